@@ -1,0 +1,85 @@
+"""Oracle: the true clusters are known, and each has its own FedAvg.
+
+Not a method but a yardstick: what clustering without a mistake would give.
+
+    for t = 0, ..., T - 1:
+        server:   send w_c(i) to client i, c(i) its true cluster
+        client i: w_i = LocalUpdate(w_c(i))
+        server:   w_j = mean of w_i over the clients with c(i) = j
+
+A client that never trained has no true cluster here; it takes the model with the lowest loss.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie.core.algorithm import Info, Serving, Start
+from coterie.core.clients import Clients, Each, on_client
+from coterie.core.cohort import Cohort
+from coterie.core.errors import DataError, one_of
+from coterie.core.work import LocalWork
+from coterie.vectors.folds import ByCluster
+
+
+class State(NamedTuple):
+    models: Tensor  # [k, d] w_j
+    cluster: Tensor  # [m] c(i)
+
+
+class Upload(NamedTuple):
+    cluster: Tensor  # [m] c(i)
+    model: Tensor  # [m, d] w_i
+    size: Tensor  # [m] samples n_i
+
+
+class Choice(NamedTuple):
+    cluster: Tensor  # [m] model with the lowest loss
+
+
+@dataclass(frozen=True, kw_only=True)
+class Oracle(LocalWork):
+    """FedAvg inside the true clusters, which no real method knows."""
+
+    weighting: str = "equal"  # weight of a client in a mean: equal, or its size
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        one_of(self, "weighting", ["equal", "size"])
+
+    def init(self, start: Start) -> State:
+        if start.truth is None:
+            raise DataError("oracle needs a federation whose true clusters are known")
+        return State(start.models(int(start.truth.max()) + 1), start.truth)
+
+    def round(self, state: State, clients: Clients) -> tuple[State, Info]:
+        k = len(state.models)
+        ids, up = clients.run(
+            self.train,
+            fold=ByCluster(k, by_size=self.weighting == "size"),
+            model=Each(state.models, state.cluster),
+            cluster=Each(state.cluster),
+        )
+        models = up.mean("model", empty=state.models)
+        return State(models, state.cluster), Info(ids, up.cluster, k)
+
+    def serve(self, state: State, clients: Clients) -> Serving:
+        ids = clients.ids
+        seen = ids < clients.population
+        cluster = state.cluster[torch.where(seen, ids, 0)]
+        if not bool(seen.all()):
+            _, up = clients.only(ids[~seen]).run(self.choose, models=state.models)
+            cluster = cluster.index_put((~seen,), up.cluster)
+        return Serving(state.models, ids, cluster)
+
+    @on_client
+    def train(self, cohort: Cohort, model: Tensor, cluster: Tensor) -> Upload:
+        return Upload(cluster, self.local_update(cohort, model), cohort.size)
+
+    @on_client
+    def choose(self, cohort: Cohort, models: Tensor) -> Choice:
+        return Choice(cohort.loss(models).argmin(-1))

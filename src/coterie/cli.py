@@ -1,0 +1,154 @@
+"""The command line: `coterie run | list | describe | data`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+import warnings
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+from coterie.core.errors import CoterieError, CoterieWarning, SettingError
+
+MISTAKE = 2  # exit code for wrong input
+INTERRUPTED = 130  # exit code after Ctrl-C
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose complaints are one sentence, as all others of coterie."""
+
+    def error(self, message: str) -> NoReturn:
+        raise SettingError(f"{message} (`coterie --help` shows how it is used)")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code."""
+    try:
+        options = parser().parse_args(arguments)
+        warnings.showwarning = show_warning
+        return int(options.command(options))
+    except CoterieError as error:
+        print(f"coterie: {error}", file=sys.stderr)
+        return MISTAKE
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    top = Parser(prog="coterie", description="Clustered federated learning.")
+    commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    run = commands.add_parser("run", help="run an algorithm on a federation and write a report")
+    run.add_argument(
+        "words", nargs="*", metavar="ALGORITHM FEDERATION key=value", help="as in: ifca rotated-digits k=4"
+    )
+    run.add_argument("--out", type=Path, metavar="DIR", help="the run folder (default: a new one in runs/)")
+    run.add_argument("--resume", type=Path, metavar="DIR", help="continue the interrupted run in DIR")
+    run.add_argument("--json", action="store_true", help="print one JSON object on stdout, nothing else")
+    run.set_defaults(command=run_command)
+
+    listing = commands.add_parser("list", help="list algorithms and federations")
+    listing.set_defaults(command=list_command)
+
+    describe = commands.add_parser("describe", help="explain an algorithm or a federation")
+    describe.add_argument("name")
+    describe.set_defaults(command=describe_command)
+
+    data = commands.add_parser("data", help="get data sets and say where they are")
+    actions = data.add_subparsers(title="actions", required=True, metavar="ACTION")
+    get = actions.add_parser("get", help="bring a data set into the cache and verify it")
+    get.add_argument("source")
+    get.set_defaults(command=data_get_command)
+    path = actions.add_parser("path", help="print where data are looked for")
+    path.set_defaults(command=data_path_command)
+    return top
+
+
+def run_command(options: argparse.Namespace) -> int:
+    from coterie.experiment import catalogue
+    from coterie.experiment.folder import RunFolder
+    from coterie.experiment.progress import Progress, summary
+
+    if options.resume is not None:
+        if options.out is not None:
+            raise SettingError("--resume continues in its own folder; leave out --out")
+        path, config = options.resume, RunFolder.existing(options.resume).config
+        plan = catalogue.planned_again(config, options.words)
+    else:
+        plan = catalogue.planned(options.words)
+        path = options.out or new_folder(plan.algorithm_name, plan.federation_name)
+        config = plan.config()
+    run = plan.run(config)
+    run.use(path, resume=options.resume is not None)
+    progress = Progress(f"{plan.algorithm_name} on {plan.federation_name}", run.settings.rounds, run.rounds)
+    try:
+        with progress:
+            run.complete(progress.on_round)
+    except KeyboardInterrupt:
+        print(
+            f"coterie: interrupted after round {run.rounds}; "
+            f"continue with: coterie run --resume {shlex.quote(str(path))}",
+            file=sys.stderr,
+        )
+        return INTERRUPTED
+    except OSError as error:
+        raise CoterieError(f"the run stopped: {error}; `coterie run --resume {path}`") from error
+    if options.json:
+        print(json.dumps(run.result))
+    else:
+        print(summary(run))
+    return 0
+
+
+def list_command(options: argparse.Namespace) -> int:
+    from coterie.experiment.describe import listing
+
+    print(listing())
+    return 0
+
+
+def describe_command(options: argparse.Namespace) -> int:
+    from coterie.experiment.describe import description
+
+    print(description(options.name))
+    return 0
+
+
+def data_get_command(options: argparse.Namespace) -> int:
+    from coterie.data import sources
+
+    folder = sources.get(options.source, lambda text: print(text, file=sys.stderr))
+    print(f"{options.source} is in {folder}")
+    return 0
+
+
+def data_path_command(options: argparse.Namespace) -> int:
+    from coterie.data import sources
+
+    print("\n".join(map(str, sources.folders())))
+    return 0
+
+
+def new_folder(algorithm: str, federation: str) -> Path:
+    """A folder in runs/ that is not there yet, named by time and what is run."""
+    stem = f"{datetime.now():%Y-%m-%d-%H%M%S}-{algorithm}-{federation}"
+    path, count = Path("runs") / stem, 1
+    while path.exists():
+        count += 1
+        path = Path("runs") / f"{stem}-{count}"
+    return path
+
+
+def show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+    """Warnings of coterie as one line; those of libraries are not the user's concern here."""
+    if issubclass(category, CoterieWarning):
+        print(f"coterie: warning: {message}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

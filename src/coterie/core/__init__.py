@@ -1,0 +1,1 @@
+"""The vocabulary: clients, cohorts, tasks, algorithms, seeds and errors."""

@@ -1,0 +1,82 @@
+"""What an algorithm is: `init`, `round` and `serve` over an explicit state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from coterie.core import seeds
+from coterie.core.clients import Clients
+from coterie.core.errors import SettingError
+from coterie.core.task import Task
+
+State = TypeVar("State", bound=tuple[Any, ...])
+
+
+class Population(Protocol):
+    """Where the clients of the start come from."""
+
+    def sample(self, round: int, at_least: int) -> Clients:
+        """The clients that take part in a round before the first, or more if that is too few."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """What an algorithm begins with: random models, clients to ask, and for the oracle the truth."""
+
+    population: Population
+    task: Task
+    clients: int  # how many there are, m
+    seed: int
+    truth: Tensor | None = None  # [m] true clusters; for reference methods only
+
+    def models(self, count: int, attempt: int = 0) -> Tensor:
+        """`count` independent random models [count, d]; another `attempt`, other models."""
+        draws = [
+            self.task.draw(seeds.generator(self.seed, "model", attempt, j)) for j in range(count)
+        ]
+        if count > 1 and torch.equal(draws[0], draws[1]):
+            raise SettingError(
+                "two draws of the starting model are identical, so that all clusters would stay "
+                "alike: pass a function that builds the network instead of the network itself"
+            )
+        return torch.stack(draws)
+
+    def sample(self, round: int, at_least: int = 1) -> Clients:
+        """The clients that take part in a round before the first, or more if that is too few."""
+        return self.population.sample(round, at_least)
+
+
+class Info(NamedTuple):
+    """Of interest about a round, but not needed to go on."""
+
+    ids: Tensor  # [a] the clients that answered
+    cluster: Tensor  # [a] the cluster each was in
+    clusters: int  # how many clusters the algorithm keeps
+
+
+class Serving(NamedTuple):
+    """Which model serves which client.
+
+    Client `ids[a]` uses `models[cluster[a]]`; with `adapt`, a client step
+    `adapt(cohort, model) -> [m, d]`, it first makes a model of its own from it, on its own data and
+    memory, and that model does not leave it.
+    """
+
+    models: Tensor  # [k, d]
+    ids: Tensor  # [a]
+    cluster: Tensor  # [a]
+    adapt: Callable[..., Tensor] | None = None
+
+
+class Algorithm(Protocol[State]):
+    """A method of federated learning. Its settings are the fields of a frozen dataclass."""
+
+    def init(self, start: Start) -> State: ...
+    def round(self, state: State, clients: Clients) -> tuple[State, Info]: ...
+    def serve(self, state: State, clients: Clients) -> Serving:
+        """Give each of `clients` a model, also one that never took part in a round."""

@@ -1,0 +1,113 @@
+"""The seam: how an algorithm reaches clients, and the only way it does.
+
+    ids, up = clients.run(self.train, models=state.models)
+
+`self.train` is a client step, a method marked `@on_client`. Its keyword arguments are what a client
+downloads, the fields of the `NamedTuple` it returns are what it uploads; nothing else crosses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar, overload
+
+import torch
+from torch import Tensor
+
+from coterie.core.task import Task
+
+Step = TypeVar("Step", bound=Callable[..., Any])
+Upload = TypeVar("Upload", bound=tuple[Any, ...])
+Result = TypeVar("Result", covariant=True)
+
+
+def on_client(step: Step) -> Step:
+    """Mark a method as a client step: `step(self, cohort, **download) -> NamedTuple`.
+
+    A step is written for a cohort: every tensor it returns has a leading client axis. It must not
+    mix clients and must not change its arguments; `coterie.checks` proves both.
+    """
+    step.__on_client__ = True  # type: ignore[attr-defined]
+    return step
+
+
+@dataclass(frozen=True)
+class Each:
+    """A download in which client i gets row i of `rows`, or row `index[i]` when `index` is given.
+
+    With an index, k models serve any number of clients without a copy for each of them.
+    """
+
+    rows: Tensor  # [m, ...], or [k, ...] with an index
+    index: Tensor | None = None  # [m]
+
+    def of(self, ids: Tensor) -> Tensor:
+        """The rows that clients `ids` receive, [len(ids), ...]."""
+        return self.rows[ids] if self.index is None else self.rows[self.index[ids]]
+
+
+class Fold(Protocol[Result]):
+    """Takes uploads in as they arrive, so that memory does not grow with the number of clients.
+
+    The chunked simulator, shards that are merged later and a server on a network use the same four
+    operations. `total` is whatever the fold likes it to be.
+    """
+
+    def start(self) -> Any: ...
+    def add(self, total: Any, ids: Tensor, upload: Any) -> Any: ...
+    def merge(self, one: Any, other: Any) -> Any: ...
+    def finish(self, total: Any) -> Result: ...
+
+
+class Clients(Protocol):
+    """The clients of a round, wherever they are: in a simulator or on a network."""
+
+    @property
+    def ids(self) -> Tensor:
+        """Who takes part in this round, increasing."""
+
+    @property
+    def population(self) -> int:
+        """How many clients the federation has; ids of unseen clients start here."""
+
+    @property
+    def round(self) -> int:
+        """Which round it is, from 0."""
+
+    @property
+    def task(self) -> Task:
+        """What a flat parameter vector means."""
+
+    def only(self, ids: Tensor) -> Clients:
+        """The same clients, narrowed to `ids`."""
+
+    @overload
+    def run(
+        self, step: Callable[..., Upload], *, fold: None = None, **message: Any
+    ) -> tuple[Tensor, Upload]: ...
+    @overload
+    def run(
+        self, step: Callable[..., Any], *, fold: Fold[Result], **message: Any
+    ) -> tuple[Tensor, Result]: ...
+
+
+class Stack:
+    """The fold that folds nothing: every upload, in increasing order of client id."""
+
+    def start(self) -> list[tuple[Tensor, Any]]:
+        return []
+
+    def add(self, total: list[tuple[Tensor, Any]], ids: Tensor, upload: Any) -> Any:
+        return [*total, (ids, upload)]
+
+    def merge(self, one: list[tuple[Tensor, Any]], other: list[tuple[Tensor, Any]]) -> Any:
+        return one + other
+
+    def finish(self, total: list[tuple[Tensor, Any]]) -> Any:
+        if not total:
+            return None
+        order = torch.cat([ids for ids, _ in total]).argsort()
+        kind = type(total[0][1])
+        fields = zip(*(upload for _, upload in total), strict=True)
+        return kind(*(torch.cat(chunks)[order] for chunks in fields))

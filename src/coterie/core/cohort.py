@@ -1,0 +1,205 @@
+"""What a client step sees: the data of some clients side by side, and the work it may ask for.
+
+Every tensor has a leading client axis `m`. The simulator hands a step a chunk of clients, a device
+on a network a cohort of one; the step cannot tell. `loss` and `descend` are where the time goes:
+the engine's kernel does them in the fastest way that is exact for the task at hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from coterie.core import seeds
+from coterie.core.task import Task
+
+
+class Rows(NamedTuple):
+    """Samples of a cohort, padded to the longest client; padding never changes a result."""
+
+    x: Tensor  # [m, n, ...]
+    y: Tensor  # [m, n]
+    size: Tensor  # [m] rows that count; those behind them are padding
+
+
+class Descent(NamedTuple):
+    """One call of `Cohort.descend`, worked out for a kernel."""
+
+    lr: float  # step size
+    steps: list[int]  # [m] gradient steps of each client
+    batches: list[Tensor] | None  # m of [steps, b]: the rows of each step, -1 for none; None: all
+    seeds: list[int]  # [m] for networks that draw, as dropout does
+    only: Tensor | None  # [d] the coordinates that move; None: all
+    pull: float  # strength of the pull towards the anchor
+    anchor: Tensor | None  # [m, d]
+    weight_decay: float  # strength of the pull towards zero
+
+
+class Kernel(Protocol):
+    """How the work on a cohort is done. All kernels agree to rounding."""
+
+    def losses(self, models: Tensor, rows: Rows) -> Tensor:
+        """Mean losses [m, k] of models [k, d] shared by all clients, or [m, k, d] of their own."""
+
+    def gradient(self, models: Tensor, rows: Rows) -> Tensor:
+        """Gradients [m, d] of each client's mean loss at its own model [m, d]."""
+
+    def descend(self, start: Tensor, rows: Rows, descent: Descent) -> Tensor:
+        """Each client's model [m, d] after gradient descent from its row of `start`."""
+
+    def score(self, models: Tensor, rows: Rows) -> Tensor:
+        """The task's sums [m, s] for each client under its own model [m, d]."""
+
+
+class Memory(Protocol):
+    """What clients keep for themselves between rounds; it never crosses the network."""
+
+    def remembers(self, name: str, ids: Tensor) -> Tensor: ...
+    def recall(self, name: str, ids: Tensor) -> Tensor: ...
+    def keep(self, name: str, ids: Tensor, value: Tensor) -> None: ...
+
+
+class Cohort:
+    """The clients `ids` in round `round`: their data, their memory, and work on both."""
+
+    def __init__(
+        self,
+        ids: Tensor,
+        rows: Rows,
+        task: Task,
+        kernel: Kernel,
+        memory: Memory,
+        *,
+        round: int,
+        address: tuple[int | str, ...],
+    ) -> None:
+        self.ids = ids  # [m]
+        self.task = task
+        self.round = round
+        self._rows = rows
+        self._kernel = kernel
+        self._memory = memory
+        self._address = address  # (seed, ...): where the randomness of this step begins
+        self._draws = 0
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """The features [n_i, ...] and targets [n_i] of one client after another."""
+        for x, y, size in zip(self._rows.x, self._rows.y, self._rows.size.tolist(), strict=True):
+            yield x[:size], y[:size]
+
+    @property
+    def size(self) -> Tensor:
+        """How many samples each client has, [m]."""
+        return self._rows.size
+
+    def loss(self, models: Tensor) -> Tensor:
+        """The mean loss [m, k] of each client under models [k, d], or under its own [m, k, d].
+
+        A model that has diverged has infinite loss, never NaN, so that nobody chooses it.
+        """
+        with torch.no_grad():
+            losses = self._kernel.losses(models, self._rows)
+        return losses.nan_to_num(nan=torch.inf, posinf=torch.inf)
+
+    def gradient(self, model: Tensor, *, batch: int = 0) -> Tensor:
+        """The gradient [m, d] of each client's mean loss at its row of `model` [m, d].
+
+        `batch` samples of each client make a stochastic gradient; 0: all of them.
+        """
+        rows, sizes = self._rows, self._rows.size.tolist()
+        if batch and any(batch < size for size in sizes):
+            address = self._next_address()
+            picks = torch.stack(
+                [
+                    shuffled_batches(size, batch, 1, seeds.generator(*address, i, "batches"))[0]
+                    for size, i in zip(sizes, self.ids.tolist(), strict=True)
+                ]
+            )
+            client = torch.arange(len(self))[:, None]
+            chosen = picks.clamp_min(0)  # rows that are not there lie last, behind the size
+            rows = Rows(rows.x[client, chosen], rows.y[client, chosen], (picks >= 0).sum(1))
+        return self._kernel.gradient(model, rows)
+
+    def score(self, model: Tensor) -> Tensor:
+        """The task's sums [m, s] for each client under its row of `model` [m, d]."""
+        with torch.no_grad():
+            return self._kernel.score(model, self._rows)
+
+    def descend(
+        self,
+        start: Tensor,
+        *,
+        lr: float,
+        steps: int = 0,
+        epochs: int = 0,
+        batch: int = 0,
+        only: Tensor | None = None,
+        pull: float = 0.0,
+        anchor: Tensor | None = None,
+        weight_decay: float = 0.0,
+    ) -> Tensor:
+        """Gradient descent of each client on its own mean loss, from its row of `start` [m, d].
+
+        `batch` samples make one gradient (0: all of them), drawn without replacement, the last
+        batch of a pass being the smaller one. Either `steps` gradient steps are made, through as
+        many passes as that takes, or `epochs` whole passes. `only` [d] names the coordinates that
+        move. The objective may carry pull/2 |w - anchor|^2 and weight_decay/2 |w|^2.
+        """
+        assert (steps > 0) != (epochs > 0), "give either steps or epochs"
+        address = self._next_address()
+        sizes = self._rows.size.tolist()
+        per_pass = [-(-size // batch) if batch else 1 for size in sizes]
+        counts = [steps or epochs * passes for passes in per_pass]
+        clients = self.ids.tolist()
+        batches = None
+        if batch and any(batch < size for size in sizes):
+            batches = [
+                shuffled_batches(size, batch, count, seeds.generator(*address, i, "batches"))
+                for size, count, i in zip(sizes, counts, clients, strict=True)
+            ]
+        noise = [seeds.derive(*address, i, "noise") for i in clients]
+        descent = Descent(lr, counts, batches, noise, only, pull, anchor, weight_decay)
+        return self._kernel.descend(start, self._rows, descent)
+
+    def _next_address(self) -> tuple[int | str, ...]:
+        """Where the randomness of the next piece of work begins."""
+        self._draws += 1
+        return (*self._address, self._draws)
+
+    def remembers(self, name: str) -> Tensor:
+        """Which clients kept something under `name`, [m]."""
+        return self._memory.remembers(name, self.ids)
+
+    def recall(self, name: str, default: Tensor | None = None) -> Tensor:
+        """What each client kept under `name`, [m, ...]; its row of `default` if it kept nothing."""
+        known = self.remembers(name)
+        if default is None:
+            assert bool(known.all()), f"a client recalls {name} but never kept it"
+            return self._memory.recall(name, self.ids)
+        if not bool(known.any()):
+            return default
+        known = known.view(-1, *(1 for _ in default.shape[1:]))
+        return torch.where(known, self._memory.recall(name, self.ids), default)
+
+    def keep(self, name: str, value: Tensor) -> None:
+        """Let each client keep its row of `value` [m, ...] until a later round."""
+        self._memory.keep(name, self.ids, value)
+
+
+def shuffled_batches(size: int, batch: int, steps: int, generator: torch.Generator) -> Tensor:
+    """The rows of `steps` mini-batches, [steps, batch], each pass a new permutation; -1 is none.
+
+    >>> shuffled_batches(3, 2, 4, torch.Generator().manual_seed(0)).sort().values.shape
+    torch.Size([4, 2])
+    """
+    per_pass = -(-size // batch)
+    rows = torch.full((-(-steps // per_pass), per_pass * batch), -1)
+    for one_pass in rows:
+        one_pass[:size] = torch.randperm(size, generator=generator)
+    return rows.view(-1, batch)[:steps]

@@ -1,0 +1,81 @@
+"""Mistakes of the user, each told in one sentence that states the rule and the value."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class CoterieError(Exception):
+    """Something the user can put right; its text is one sentence without a traceback."""
+
+
+class CoterieWarning(UserWarning):
+    """Something the user should know of while the run goes on."""
+
+
+class SettingError(CoterieError):
+    """A setting that is unknown, of the wrong type or out of range."""
+
+
+class DataError(CoterieError):
+    """Data that are missing, broken, or do not fit the task."""
+
+
+class CheckpointError(CoterieError):
+    """A checkpoint that is corrupt, or that belongs to another run."""
+
+
+def at_least(owner: object, name: str, bound: float) -> None:
+    """Refuse a setting below `bound`, or one that is not a number.
+
+    >>> from types import SimpleNamespace
+    >>> at_least(SimpleNamespace(k=0), "k", 1)
+    Traceback (most recent call last):
+    ...
+    coterie.core.errors.SettingError: `k` of SimpleNamespace must be at least 1, got 0
+    """
+    value = getattr(owner, name)
+    if not value >= bound:
+        raise SettingError(
+            f"`{name}` of {type(owner).__name__} must be at least {bound:g}, got {value:g}"
+        )
+
+
+def at_most_clients(owner: object, name: str, clients: int) -> None:
+    """Refuse a setting that is larger than the number of clients."""
+    value = getattr(owner, name)
+    if value > clients:
+        raise SettingError(
+            f"`{name}` of {type(owner).__name__} must be at most the number of clients, {clients}, "
+            f"got {value}"
+        )
+
+
+def above(owner: object, name: str, bound: float) -> None:
+    """Refuse a setting that is not greater than `bound`."""
+    value = getattr(owner, name)
+    if not value > bound:
+        raise SettingError(
+            f"`{name}` of {type(owner).__name__} must be greater than {bound:g}, got {value:g}"
+        )
+
+
+def one_of(owner: object, name: str, choices: Iterable[str]) -> None:
+    """Refuse a setting that is none of `choices`."""
+    value, choices = getattr(owner, name), list(choices)
+    if value not in choices:
+        raise SettingError(
+            f"`{name}` of {type(owner).__name__} must be one of {', '.join(choices)}, "
+            f"got {value}{did_you_mean(str(value), choices)}"
+        )
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The near ones among `known`, as the end of a sentence; empty when nothing is near.
+
+    >>> did_you_mean("fedavgg", ["ifca", "fedavg"])
+    '; did you mean `fedavg`?'
+    """
+    near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+    return f"; did you mean {' or '.join(f'`{other}`' for other in near)}?" if near else ""

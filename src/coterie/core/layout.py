@@ -1,0 +1,118 @@
+"""One flat vector per model: where the parameters and buffers of a network lie in it.
+
+Parameters that ask for a gradient come first, in the module's own order; after them what is only
+carried along: frozen parameters and the buffers of the state dict (the running statistics of batch
+normalisation, for example). These travel and are averaged with the model but receive no gradient.
+Integer and boolean buffers are carried as floats and rounded when put back.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from coterie.core.errors import SettingError, did_you_mean
+
+
+class Layout:
+    """The order of a module's tensors in its flat vector.
+
+    >>> layout = Layout(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))
+    >>> layout.size, layout.names
+    (26, ['0.weight', '0.bias', '2.weight', '2.bias'])
+    >>> int(layout.part("head").sum())
+    10
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        parameters = dict(module.named_parameters())
+        kept = module.state_dict(keep_vars=True)
+        trained = {name: p for name, p in parameters.items() if p.requires_grad}
+        carried = {name: p for name, p in parameters.items() if not p.requires_grad}
+        carried |= {name: kept[name] for name, _ in module.named_buffers() if name in kept}
+        if not trained:
+            raise SettingError(f"the module {type(module).__name__} has no parameters to train")
+        tensors = {**trained, **carried}
+        self.names = list(tensors)
+        self.shapes = [tuple(tensor.shape) for tensor in tensors.values()]
+        self.dtypes = [tensor.dtype for tensor in tensors.values()]
+        self.sizes = [prod(shape) for shape in self.shapes]
+        self.size = sum(self.sizes)  # d
+        self.dtype = next(iter(trained.values())).dtype
+        self.trained = list(trained)  # names of the leading tensors
+        self.trained_size = sum(p.numel() for p in trained.values())  # leading coordinates
+        self.head = list(parameters)[-1].rpartition(".")[0]  # the layer with the last parameter
+
+    def flatten(self, module: nn.Module) -> Tensor:
+        """The parameters and buffers of `module` as one vector, [d]."""
+        state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        return torch.cat([state[n].detach().reshape(-1).to(self.dtype) for n in self.names])
+
+    def unflatten(self, vectors: Tensor) -> dict[str, Tensor]:
+        """The named tensors of vectors [..., d], each [..., *shape]; views where types allow."""
+        pieces = vectors.split(self.sizes, dim=-1)
+        lead = vectors.shape[:-1]
+        return {
+            name: restore(piece.reshape(*lead, *shape), dtype)
+            for name, piece, shape, dtype in zip(
+                self.names, pieces, self.shapes, self.dtypes, strict=True
+            )
+        }
+
+    def part(self, name: str) -> Tensor:
+        """The coordinates of a named part, a boolean mask [d].
+
+        `all` is everything, `head` the last layer, `body` the rest; any other name selects the
+        tensors of that submodule or parameter, as in `0` or `fc2.weight`.
+        """
+        if name == "all":
+            return torch.ones(self.size, dtype=torch.bool)
+        if name in ("head", "body"):
+            inside = [n.rpartition(".")[0] == self.head for n in self.names]
+            if name == "body":
+                inside = [not chosen for chosen in inside]
+        else:
+            inside = [n == name or n.startswith(name + ".") for n in self.names]
+        if not any(inside):
+            owners = {n.rpartition(".")[0] for n in self.names}
+            known = sorted({"all", "head", "body", *self.names, *owners} - {""})
+            raise SettingError(
+                f"the network has no part named {name}{did_you_mean(name, known)}"
+                f" (its parts: {', '.join(known)})"
+            )
+        return torch.repeat_interleave(torch.tensor(inside), torch.tensor(self.sizes))
+
+
+def restore(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """A piece of the flat vector in the type that the module keeps it in."""
+    if tensor.dtype == dtype:
+        return tensor
+    return tensor.to(dtype) if dtype.is_floating_point else tensor.round().to(dtype)
+
+
+def split(part: Tensor, whole: Tensor) -> tuple[Tensor, Tensor]:
+    """The coordinates of vectors [..., d] inside a part [..., p], and those outside [..., d - p]."""
+    if bool(part.all()):
+        return whole, whole[..., :0]
+    return whole[..., part], whole[..., ~part]
+
+
+def join(part: Tensor, inside: Tensor, outside: Tensor) -> Tensor:
+    """Whole vectors [..., d] from the coordinates inside a part and outside it; undoes `split`.
+
+    The two broadcast over their leading axes, so that one trunk serves k heads.
+
+    >>> head = torch.tensor([False, True, False])
+    >>> join(head, torch.tensor([[5.0], [6.0]]), torch.tensor([1.0, 2.0]))
+    tensor([[1., 5., 2.],
+            [1., 6., 2.]])
+    """
+    if bool(part.all()):
+        return inside
+    lead = torch.broadcast_shapes(inside.shape[:-1], outside.shape[:-1])
+    whole = inside.new_empty(*lead, part.numel())
+    whole[..., part] = inside.expand(*lead, inside.shape[-1])
+    whole[..., ~part] = outside.expand(*lead, outside.shape[-1])
+    return whole

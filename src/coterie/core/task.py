@@ -1,0 +1,50 @@
+"""What a flat parameter vector means: how it is drawn, what it predicts, what a good one is."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from coterie.core.layout import Layout
+
+
+class Summary(NamedTuple):
+    """Numbers about a model in use."""
+
+    metrics: dict[str, float]  # over all samples, and `_macro`: the plain mean over clients
+    clients: dict[str, Tensor]  # name -> [m], of each client
+
+
+class Task(Protocol):
+    """A learning problem over one network. `Classification` and `Regression` are such tasks."""
+
+    @property
+    def module(self) -> nn.Module:
+        """The network; its own weights are never changed."""
+
+    @property
+    def layout(self) -> Layout:
+        """Where each parameter and buffer of the network lies in the flat vector."""
+
+    def draw(self, generator: torch.Generator) -> Tensor:
+        """A random starting model, [d]."""
+
+    def losses(self, output: Tensor, y: Tensor) -> Tensor:
+        """The loss of every sample: outputs [..., n, c] and targets [..., n] give [..., n]."""
+
+    def score(self, output: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+        """Sums over each client's samples, [m, s]; rows outside the mask [m, n] do not count."""
+
+    def summary(self, scores: Tensor) -> Summary:
+        """The numbers that such sums [m, s] amount to."""
+
+    def check(self, x: Tensor, y: Tensor) -> None:
+        """Refuse data that do not fit the network, in one sentence."""
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """Features in the type that the network takes."""
+
+    def targets(self, y: Tensor) -> Tensor:
+        """Targets in the type that the loss takes."""

@@ -1,0 +1,46 @@
+"""The settings of a client's local training, which most algorithms share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from coterie.core.cohort import Cohort
+from coterie.core.errors import above, at_least
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalWork:
+    """Settings of LocalUpdate; an algorithm that trains on clients takes them in as its own."""
+
+    lr: float = 0.1  # step size gamma
+    decay: float = 1.0  # factor on the step size after every round
+    steps: int = 10  # local gradient steps tau
+    epochs: int = 0  # local passes over the data, in place of steps; 0: count steps
+    batch: int = 0  # samples per gradient; 0: all of the client's
+    weight_decay: float = 0.0  # strength of the pull towards zero
+
+    def __post_init__(self) -> None:
+        above(self, "lr", 0)
+        above(self, "decay", 0)
+        at_least(self, "steps", 1)
+        at_least(self, "epochs", 0)
+        at_least(self, "batch", 0)
+        at_least(self, "weight_decay", 0)
+
+    def rate(self, round: int) -> float:
+        """The step size in a round, counted from 0."""
+        return self.lr * self.decay**round
+
+    def local_update(self, cohort: Cohort, start: Tensor, only: Tensor | None = None) -> Tensor:
+        """Each client's model [m, d] after local training from its row of `start` [m, d]."""
+        return cohort.descend(
+            start,
+            lr=self.rate(cohort.round),
+            steps=0 if self.epochs else self.steps,
+            epochs=self.epochs,
+            batch=self.batch,
+            weight_decay=self.weight_decay,
+            only=only,
+        )

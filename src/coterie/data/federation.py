@@ -1,0 +1,170 @@
+"""A federation: the data of many clients, in flat storage.
+
+All samples of all clients lie one after another, with offsets where each client begins. Nothing is
+padded until a chunk of clients of like size is put together, so that one very large client does not
+make all the others large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.core.cohort import Rows
+from coterie.core.errors import DataError
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The samples of m clients, one client after another."""
+
+    x: Tensor  # [N, ...] features
+    y: Tensor  # [N] labels or targets
+    offsets: Tensor  # [m + 1]: client i has rows offsets[i] to offsets[i + 1]
+
+    @classmethod
+    def of(cls, clients: Iterable[tuple[Any, Any]]) -> Samples:
+        """Store (x, y) pairs, one for each client; arrays, tensors or lists."""
+        pairs = [checked_pair(i, x, y) for i, (x, y) in enumerate(clients)]
+        if not pairs:
+            raise DataError("a federation needs at least one client, got none")
+        shape, kind = pairs[0][0].shape[1:], pairs[0][0].dtype
+        for i, (x, _) in enumerate(pairs):
+            if x.shape[1:] != shape or x.dtype != kind:
+                raise DataError(
+                    f"all clients must have samples of one shape and type: client 0 has "
+                    f"{list(shape)} {kind}, client {i} has {list(x.shape[1:])} {x.dtype}"
+                )
+        sizes = torch.tensor([0, *(len(y) for _, y in pairs)])
+        return cls(torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs]), sizes.cumsum(0))
+
+    def __len__(self) -> int:
+        """The number of clients."""
+        return len(self.offsets) - 1
+
+    @property
+    def sizes(self) -> Tensor:
+        """Samples of each client, [m]."""
+        return self.offsets.diff()
+
+    def client(self, i: int) -> tuple[Tensor, Tensor]:
+        """Features and targets of client i, views."""
+        begin, end = self.offsets[i].item(), self.offsets[i + 1].item()
+        return self.x[begin:end], self.y[begin:end]
+
+    def rows(self, ids: Tensor) -> Rows:
+        """The samples of clients `ids` side by side, padded with zeros to the longest of them.
+
+        Neighbours of equal size need no copy.
+        """
+        begin, size = self.offsets[ids], self.sizes[ids]
+        longest = int(size.max())
+        if bool((size == longest).all()) and bool((ids.diff() == 1).all()):
+            first, last = int(begin[0]), int(begin[-1]) + longest
+            lead = (len(ids), longest)
+            x, y = self.x[first:last], self.y[first:last]
+            return Rows(x.view(*lead, *x.shape[1:]), y.view(*lead, *y.shape[1:]), size)
+        place = torch.arange(longest)
+        inside = place < size[:, None]  # [c, n]
+        index = torch.where(inside, begin[:, None] + place, 0)
+        x, y = self.x[index], self.y[index]
+        x[~inside], y[~inside] = 0, 0
+        return Rows(x, y, size)
+
+
+@dataclass(frozen=True)
+class Federation:
+    """The data of a federation: what clients train on, what they are tested on, what is known.
+
+    The test part belongs to the same clients, unless `unseen` says that it belongs to others, which
+    never train and are served a model all the same.
+    """
+
+    train: Samples
+    test: Samples | None = None
+    cluster: Tensor | None = None  # [m] true clusters
+    unseen: bool = False  # the test part belongs to other clients
+    test_cluster: Tensor | None = None  # [test clients] their true clusters, if unseen
+    truth: Tensor | None = None  # [groups, d] true parameters, for synthetic data
+    noise: float | None = None  # standard deviation of the noise, for synthetic data
+
+    def __post_init__(self) -> None:
+        if self.test is not None and not self.unseen and len(self.test) != len(self.train):
+            raise DataError(
+                f"{len(self.train)} clients train but {len(self.test)} are tested: "
+                "give each client its own test part, or say `unseen=True`"
+            )
+        if self.cluster is not None and len(self.cluster) != len(self.train):
+            raise DataError(
+                f"true clusters are given for {len(self.cluster)} of {len(self.train)} clients"
+            )
+
+    @classmethod
+    def from_clients(
+        cls,
+        clients: Sequence[tuple[Any, Any]],
+        *,
+        test: Sequence[tuple[Any, Any]] | None = None,
+        cluster: Any = None,
+        unseen: bool = False,
+        test_cluster: Any = None,
+    ) -> Federation:
+        """A federation from (x, y) pairs, one for each client: arrays or tensors, as they are.
+
+        >>> import numpy as np
+        >>> federation = Federation.from_clients(
+        ...     [(np.zeros((5, 3)), np.array([0, 1, 0, 1, 0])), (np.ones((2, 3)), np.array([1, 1]))]
+        ... )
+        >>> len(federation), federation.train.sizes.tolist()
+        (2, [5, 2])
+        """
+        return cls(
+            Samples.of(clients),
+            None if test is None else Samples.of(test),
+            None if cluster is None else torch.as_tensor(cluster).long(),
+            unseen,
+            None if test_cluster is None else torch.as_tensor(test_cluster).long(),
+        )
+
+    def __len__(self) -> int:
+        """The number of clients that train."""
+        return len(self.train)
+
+
+def checked_pair(i: int, x: Any, y: Any) -> tuple[Tensor, Tensor]:
+    """One client's samples as tensors; refuse what no model could learn from."""
+    try:
+        features, targets = tensor(x), tensor(y)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"client {i}: not an array of numbers ({error})") from error
+    if features.dim() < 2 or targets.dim() < 1 or len(features) != len(targets):
+        raise DataError(
+            f"client {i} must have samples [n, ...] and n targets, got shapes "
+            f"{list(features.shape)} and {list(targets.shape)}"
+        )
+    if len(features) == 0:
+        raise DataError(f"client {i} has no samples")
+    for name, part in (("features", features), ("targets", targets)):
+        if part.is_floating_point() and not bool(torch.isfinite(part).all()):
+            raise DataError(f"client {i} has NaN or infinite values in its {name}")
+    return features, targets
+
+
+def tensor(values: Any) -> Tensor:
+    """Values as a tensor that shares their memory where it can."""
+    if isinstance(values, Tensor):
+        return values.detach()
+    array = np.ascontiguousarray(values)
+    return torch.from_numpy(array) if array.flags.writeable else torch.tensor(array)
+
+
+def split_rows(size: int, share: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Random rows for training and for testing; `share` of them train, at least one each way."""
+    order = torch.randperm(size, generator=generator)
+    cut = min(max(int(size * share), 1), size - 1)
+    return order[:cut], order[cut:]

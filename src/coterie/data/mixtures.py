@@ -1,0 +1,81 @@
+"""Synthetic mixtures with known parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from coterie.core import seeds
+from coterie.core.errors import SettingError, above, at_least, one_of
+from coterie.data.federation import Federation, Samples
+from coterie.models import linear
+from coterie.tasks import Regression
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearMixture:
+    """Linear regressions of a few hidden kinds: section 6.1 of the IFCA paper."""
+
+    clients: int = 100  # clients m, equal contiguous blocks for each group
+    samples: int = 100  # training samples n of each client
+    features: int = 1000  # dimension d
+    groups: int = 2  # true clusters
+    separation: float = 1.0  # R: the norm of every true parameter vector
+    noise: float = 0.1  # sigma: standard deviation of the noise
+    scale: str = "norm"  # true parameters: norm (scaled to norm R) or raw (R times Bernoulli, as in the authors' code)
+
+    suggests: ClassVar[dict[str, Any]] = {
+        "k": 2,
+        "average": "gradients",
+        "lr": 0.1,
+        "steps": 1,
+        "start": "random",
+        "rounds": 300,
+    }
+
+    def __post_init__(self) -> None:
+        at_least(self, "clients", 1)
+        at_least(self, "samples", 1)
+        at_least(self, "features", 1)
+        at_least(self, "groups", 1)
+        above(self, "separation", 0)
+        at_least(self, "noise", 0)
+        one_of(self, "scale", ["norm", "raw"])
+        if self.clients < self.groups:
+            raise SettingError(
+                f"`clients` of LinearMixture must be at least `groups`, {self.groups}, "
+                f"got {self.clients}"
+            )
+
+    def build(self, seed: int) -> Federation:
+        truth = torch.stack([self._truth(seeds.generator(seed, "truth", j)) for j in range(self.groups)])
+        cluster = torch.arange(self.clients) * self.groups // self.clients
+        train = self._samples(truth[cluster], self.samples, seeds.generator(seed, "train"))
+        fresh = max(1, self.samples // 5)
+        test = self._samples(truth[cluster], fresh, seeds.generator(seed, "test"))
+        return Federation(train, test, cluster, truth=truth, noise=self.noise)
+
+    def task(self) -> Regression:
+        """A linear model without intercept that starts as an unscaled Bernoulli(0.5) draw."""
+
+        def bernoulli(generator: torch.Generator) -> Tensor:
+            return torch.randint(2, (self.features,), generator=generator).float()
+
+        return Regression(linear(self.features, bias=False), draw=bernoulli)
+
+    def _truth(self, generator: torch.Generator) -> Tensor:
+        draw = torch.randint(2, (self.features,), generator=generator).float()
+        # In one dimension a draw may be all zero, which has no direction.
+        norm = draw.norm().clamp_min(1.0) if self.scale == "norm" else 1.0
+        return self.separation * draw / norm
+
+    def _samples(self, theta: Tensor, n: int, generator: torch.Generator) -> Samples:
+        """n samples for each client from its own parameters theta [m, d]."""
+        m, d = theta.shape
+        x = torch.randn(m, n, d, generator=generator)
+        noise = self.noise * torch.randn(m, n, generator=generator)
+        y = torch.bmm(x, theta[:, :, None])[:, :, 0] + noise
+        return Samples(x.flatten(0, 1), y.flatten(), torch.arange(m + 1) * n)

@@ -1,0 +1,1 @@
+"""The simulator: chunks of clients, kernels, wrappers around the seam, checkpoints."""

@@ -1,0 +1,70 @@
+"""Checkpoints: all that a run needs to go on bit for bit, in one file that is whole or not there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from coterie.core.errors import CheckpointError
+from coterie.files import write_atomically
+
+FORMAT = "coterie checkpoint 1"
+
+
+class Checkpoint(NamedTuple):
+    """The state after a number of rounds."""
+
+    rounds: int  # rounds done
+    run: str  # fingerprint of the run it belongs to
+    tensors: dict[str, Tensor]
+    notes: dict[str, Any]  # what is not a tensor, as JSON
+
+
+def save(path: Path, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint atomically; the one before stays until this one is complete."""
+    tensors = {name: tensor.contiguous().clone() for name, tensor in checkpoint.tensors.items()}
+    facts = {
+        "format": FORMAT,
+        "run": checkpoint.run,
+        "rounds": str(checkpoint.rounds),
+        "notes": json.dumps(checkpoint.notes),
+    }
+    facts["digest"] = digest(tensors, facts)
+    write_atomically(path, lambda file: safetensors.torch.save_file(tensors, file, facts))
+
+
+def load(path: Path, run: str) -> Checkpoint:
+    """Read the checkpoint of a run; refuse one that is damaged or belongs to another run."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            facts = dict(file.metadata() or {})
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CheckpointError(f"the checkpoint {path} is damaged: {error}") from error
+    if facts.get("format") != FORMAT:
+        raise CheckpointError(f"{path} is not a checkpoint of this version of coterie")
+    expected = facts.pop("digest", None)
+    if digest(tensors, facts) != expected:
+        raise CheckpointError(f"the checkpoint {path} is damaged: its contents do not match its digest")
+    if facts["run"] != run:
+        raise CheckpointError(
+            f"the checkpoint {path} belongs to another run: other settings or other data"
+        )
+    return Checkpoint(int(facts["rounds"]), run, tensors, json.loads(facts["notes"]))
+
+
+def digest(tensors: dict[str, Tensor], facts: dict[str, str]) -> str:
+    """A SHA-256 over every fact and every byte of every tensor."""
+    total = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        total.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        if tensor.numel():
+            total.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy())
+    return total.hexdigest()

@@ -1,0 +1,272 @@
+"""How the work on a cohort is done: one client after another, or a chunk in batched products.
+
+`PerClient` takes any network and is the reference. `Batched` takes stacks of linear layers and
+activations and works on all clients of a chunk at once. `kernel_for` chooses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from coterie.core.cohort import Descent, Kernel, Rows
+from coterie.core.task import Task
+
+# Layers that act on every number by itself, or only on the shape of one sample.
+ELEMENTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.ELU, nn.SiLU, nn.LeakyReLU, nn.Identity)
+
+
+def kernel_for(task: Task) -> Kernel:
+    """The fastest kernel that is exact for the network of `task`."""
+    return Batched(task) if Batched.takes(task.module) else PerClient(task)
+
+
+def inside(rows: Rows) -> Tensor:
+    """Which rows count and are not padding, [m, n]."""
+    return torch.arange(rows.y.shape[1]) < rows.size[:, None]
+
+
+class PerClient:
+    """One client after another, by automatic differentiation; for any network.
+
+    Losses and scores are computed in evaluation mode, gradients in training mode. What a network
+    draws (dropout) comes from the client's own seed.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+
+    def losses(self, models: Tensor, rows: Rows) -> Tensor:
+        own = models.expand(len(rows.size), *models.shape[-2:])
+        return torch.stack(
+            [
+                torch.stack([self._loss(model, x, y) for model in client])
+                for client, x, y in self._clients(own, rows)
+            ]
+        )
+
+    def score(self, models: Tensor, rows: Rows) -> Tensor:
+        return torch.cat(
+            [
+                self.task.score(self._output(model, x)[None], y[None], torch.ones(1, len(y)))
+                for model, x, y in self._clients(models, rows)
+            ]
+        )
+
+    def gradient(self, models: Tensor, rows: Rows) -> Tensor:
+        gradients = torch.zeros_like(models)
+        width = self.task.layout.trained_size
+        with self._training():
+            for row, (model, x, y) in zip(gradients, self._clients(models, rows), strict=True):
+                trained, carried = self._open(model)
+                row[:width] = flat(self._gradients(trained, carried, x, y))
+        return gradients
+
+    def descend(self, start: Tensor, rows: Rows, descent: Descent) -> Tensor:
+        ends = torch.empty_like(start)
+        with self._training(), torch.random.fork_rng(devices=[]):
+            for i, (model, x, y) in enumerate(self._clients(start, rows)):
+                torch.manual_seed(descent.seeds[i])
+                ends[i] = self._descend_one(model, x, y, i, descent)
+        return ends
+
+    def _descend_one(self, model: Tensor, x: Tensor, y: Tensor, i: int, descent: Descent) -> Tensor:
+        trained, carried = self._open(model)
+        layout = self.task.layout
+        pull_to = None if descent.anchor is None else layout.unflatten(descent.anchor[i])
+        moves = None if descent.only is None else layout.unflatten(descent.only)
+        for step in range(descent.steps[i]):
+            batch = slice(None)
+            if descent.batches is not None:
+                row = descent.batches[i][step]
+                batch = row[row >= 0]
+            gradients = self._gradients(trained, carried, x[batch], y[batch])
+            with torch.no_grad():
+                for (name, weight), gradient in zip(trained.items(), gradients, strict=True):
+                    if pull_to is not None:
+                        gradient = gradient + descent.pull * (weight - pull_to[name])
+                    if descent.weight_decay:
+                        gradient = gradient + descent.weight_decay * weight
+                    if moves is not None:
+                        gradient = gradient * moves[name]
+                    weight -= descent.lr * gradient
+        if moves is not None:
+            # Carried tensors outside the moving part stay, whatever the layers did to them.
+            before = layout.unflatten(model)
+            carried = {n: torch.where(moves[n].bool(), c, before[n]) for n, c in carried.items()}
+        return flat([*trained.values(), *carried.values()]).to(model.dtype)
+
+    def _clients(self, models: Tensor, rows: Rows):  # type: ignore[no-untyped-def]
+        """(model or models, features, targets) of one client after another, without padding."""
+        for model, x, y, size in zip(models, rows.x, rows.y, rows.size.tolist(), strict=True):
+            yield model, x[:size], y[:size]
+
+    def _open(self, model: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Copies of a model's tensors: those that are trained, ready for gradients, and the rest."""
+        tensors = self.task.layout.unflatten(model.detach())
+        trained = self.task.layout.trained
+        return (
+            {name: tensors[name].clone().requires_grad_() for name in trained},
+            {name: t.clone() for name, t in tensors.items() if name not in trained},
+        )
+
+    def _gradients(
+        self, trained: dict[str, Tensor], carried: dict[str, Tensor], x: Tensor, y: Tensor
+    ) -> list[Tensor]:
+        output = functional_call(self.task.module, {**trained, **carried}, (x,))
+        loss = self.task.losses(output, y).mean()
+        found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
+        return [
+            torch.zeros_like(weight) if gradient is None else gradient
+            for weight, gradient in zip(trained.values(), found, strict=True)
+        ]
+
+    def _output(self, model: Tensor, x: Tensor) -> Tensor:
+        module = self.task.module
+        module.eval()
+        output: Tensor = functional_call(module, self.task.layout.unflatten(model), (x,))
+        return output
+
+    def _loss(self, model: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        return self.task.losses(self._output(model, x), y).mean()
+
+    def _training(self) -> _TrainMode:
+        return _TrainMode(self.task.module)
+
+
+class _TrainMode:
+    """Training mode for a while, evaluation mode afterwards."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+    def __enter__(self) -> None:
+        self.module.train()
+
+    def __exit__(self, *_: object) -> None:
+        self.module.eval()
+
+
+class Batched:
+    """All clients of a chunk in batched matrix products; for stacks of linear layers."""
+
+    @staticmethod
+    def takes(module: nn.Module) -> bool:
+        """Whether `module` is a stack of linear layers and activations without frozen weights."""
+        layers = flat_layers(module)
+        return (
+            any(type(layer) is nn.Linear for layer in layers)
+            and all(type(layer) in (nn.Linear, nn.Flatten, *ELEMENTWISE) for layer in layers)
+            and all(l.start_dim == 1 and l.end_dim == -1 for l in layers if isinstance(l, nn.Flatten))
+            and all(p.requires_grad for p in module.parameters())
+            and len({id(layer) for layer in layers}) == len(layers)
+        )
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.layers = flat_layers(task.module)
+
+    def losses(self, models: Tensor, rows: Rows) -> Tensor:
+        mask = inside(rows).to(models.dtype) / rows.size[:, None]
+        if models.dim() == 2:
+            # Shared models: all rows of all clients make one tall matrix.
+            tall = rows.x.flatten(0, 1)
+            each = [self._loss_rows(model, tall, rows.y.flatten(), mask) for model in models]
+            return torch.stack(each, 1)
+        each = [self._losses(self._split(own), rows.x, rows.y, mask) for own in models.unbind(1)]
+        return torch.stack(each, 1)
+
+    def score(self, models: Tensor, rows: Rows) -> Tensor:
+        return self.task.score(self._output(self._split(models), rows.x), rows.y, inside(rows))
+
+    def gradient(self, models: Tensor, rows: Rows) -> Tensor:
+        weight = inside(rows).to(models.dtype) / rows.size[:, None]
+        return torch.cat([g.flatten(1) for g in self._gradients(models, rows.x, rows.y, weight)], 1)
+
+    def descend(self, start: Tensor, rows: Rows, descent: Descent) -> Tensor:
+        client = torch.arange(len(start))[:, None]
+        steps = torch.tensor(descent.steps)
+        equal = bool((steps == steps[0]).all())
+        batches = None if descent.batches is None else stacked(descent.batches)
+        weight = inside(rows).to(start.dtype) / rows.size[:, None]
+        x, y = rows.x, rows.y
+        now = [piece.clone() for piece in self._split(start)]
+        anchor = None if descent.anchor is None else self._split(descent.anchor)
+        moves = None if descent.only is None else self._split(descent.only[None].to(start.dtype))
+        for step in range(int(steps.max())):
+            if batches is not None:
+                row = batches[:, step]  # [m, b]
+                chosen = row >= 0
+                weight = chosen / chosen.sum(1, keepdim=True).clamp_min(1).to(start.dtype)
+                x, y = rows.x[client, row.clamp_min(0)], rows.y[client, row.clamp_min(0)]
+            gradients = self._gradients(now, x, y, weight)
+            for j, gradient in enumerate(gradients):
+                if anchor is not None:
+                    gradient = gradient + descent.pull * (now[j] - anchor[j])
+                if descent.weight_decay:
+                    gradient = gradient + descent.weight_decay * now[j]
+                if moves is not None:
+                    gradient = gradient * moves[j]
+                if not equal:
+                    # Clients with fewer steps have finished and stand still.
+                    gradient = gradient * (step < steps).view(-1, *(1 for _ in gradient.shape[1:]))
+                now[j].sub_(gradient, alpha=descent.lr)
+        return torch.cat([piece.flatten(1) for piece in now], 1)
+
+    def _split(self, models: Tensor) -> list[Tensor]:
+        return list(self.task.layout.unflatten(models).values())
+
+    def _output(self, weights: list[Tensor], x: Tensor) -> Tensor:
+        """Outputs [m, n, c] of weights with a client axis on samples [m, n, ...]."""
+        pending = iter(weights)
+        for layer in self.layers:
+            if isinstance(layer, nn.Flatten):
+                x = x.flatten(2)
+            elif isinstance(layer, nn.Linear):
+                weight = next(pending).mT
+                if layer.bias is None:
+                    x = torch.bmm(x, weight)
+                else:
+                    x = torch.baddbmm(next(pending)[:, None], x, weight)
+            else:
+                x = layer(x)
+        return x
+
+    def _losses(self, weights: list[Tensor], x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+        return (self.task.losses(self._output(weights, x), y) * weight).sum(1)
+
+    def _loss_rows(self, model: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+        output: Tensor = functional_call(
+            self.task.module, self.task.layout.unflatten(model), (x,)
+        )
+        return (self.task.losses(output, y).view_as(weight) * weight).sum(1)
+
+    def _gradients(
+        self, models: Tensor | list[Tensor], x: Tensor, y: Tensor, weight: Tensor
+    ) -> tuple[Tensor, ...]:
+        pieces = self._split(models) if isinstance(models, Tensor) else models
+        leaves = [piece.detach().requires_grad_() for piece in pieces]
+        # Clients do not share weights, so the gradient of the sum is every client's own gradient.
+        with torch.enable_grad():
+            total = self._losses(leaves, x, y, weight).sum()
+        return torch.autograd.grad(total, leaves)
+
+
+def flat_layers(module: nn.Module) -> list[nn.Module]:
+    """The layers of nested `Sequential` modules, in order; the module itself if it is none."""
+    if type(module) is not nn.Sequential:
+        return [module]
+    return [layer for child in module for layer in flat_layers(child)]
+
+
+def stacked(batches: list[Tensor]) -> Tensor:
+    """Mini-batches of clients with different numbers of steps as one tensor [m, steps, b]."""
+    return nn.utils.rnn.pad_sequence(batches, batch_first=True, padding_value=-1)
+
+
+def flat(tensors: list[Tensor]) -> Tensor:
+    """Tensors one after another in one vector."""
+    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])

@@ -1,0 +1,148 @@
+"""The simulator: clients of a federation behind the seam, a chunk at a time.
+
+Clients of like size are put in one chunk and padded to the longest of them; a chunk of 1 is the
+reference, and every other size gives the same result to rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.core.clients import Each, Fold, Stack
+from coterie.core.cohort import Cohort, Rows
+from coterie.core.task import Task
+from coterie.data.federation import Samples
+from coterie.engine.kernels import kernel_for
+
+# What the weights of a chunk may occupy: more than this falls out of the cache and slows down.
+CHUNK_BYTES = 16 * 2**20
+LARGEST_CHUNK = 256
+
+
+class ClientMemory:
+    """What clients keep between rounds: for each name one row per client."""
+
+    def __init__(self, population: int) -> None:
+        self.population = population
+        self.rows: dict[str, Tensor] = {}  # name -> [m, ...]
+        self.known: dict[str, Tensor] = {}  # name -> [m] who kept something
+
+    def remembers(self, name: str, ids: Tensor) -> Tensor:
+        """Which of `ids` kept something; unseen clients, numbered behind the others, did not."""
+        seen = ids < self.population
+        if name not in self.known:
+            return torch.zeros_like(seen)
+        return self.known[name][torch.where(seen, ids, 0)] & seen
+
+    def recall(self, name: str, ids: Tensor) -> Tensor:
+        """The rows of `ids`; those of clients that kept nothing mean nothing."""
+        return self.rows[name][ids.clamp_max(self.population - 1)]
+
+    def keep(self, name: str, ids: Tensor, value: Tensor) -> None:
+        if name not in self.rows:
+            self.rows[name] = value.new_zeros(self.population, *value.shape[1:])
+            self.known[name] = torch.zeros(self.population, dtype=torch.bool)
+        self.rows[name][ids] = value
+        self.known[name][ids] = True
+
+
+class Simulator:
+    """All clients of one part of a federation, on this machine.
+
+    `first` is the id of the first client: unseen clients are numbered after those that train.
+    """
+
+    def __init__(
+        self,
+        samples: Samples,
+        task: Task,
+        *,
+        seed: int = 0,
+        chunk: int = 0,
+        first: int = 0,
+        population: int | None = None,
+        memory: ClientMemory | None = None,
+    ) -> None:
+        self.samples = samples
+        self.task = task
+        self.seed = seed
+        self.first = first
+        self.population = len(samples) if population is None else population
+        self.memory = memory or ClientMemory(self.population)
+        self.kernel = kernel_for(task)
+        bytes_per_model = task.layout.size * task.layout.dtype.itemsize
+        self.chunk = chunk or max(1, min(LARGEST_CHUNK, CHUNK_BYTES // bytes_per_model))
+
+    @property
+    def ids(self) -> Tensor:
+        """The ids of all clients."""
+        return torch.arange(self.first, self.first + len(self.samples))
+
+    def at(self, *address: int | str, round: int = 0, ids: Tensor | None = None) -> SimulatedClients:
+        """The clients `ids` (all of them if not given) in a round, behind the seam.
+
+        `address` is where their randomness begins, after the seed.
+        """
+        ids = self.ids if ids is None else ids
+        return SimulatedClients(self, round, ids, (self.seed, *address))
+
+    def chunks(self, ids: Tensor) -> Iterator[Tensor]:
+        """`ids` in chunks of clients of like size."""
+        if len(ids) == 0:
+            return
+        sizes = self.samples.sizes[ids - self.first]
+        yield from ids[sizes.argsort(stable=True)].split(self.chunk)
+
+    def cohort(self, ids: Tensor, round: int, address: tuple[int | str, ...]) -> Cohort:
+        """The clients `ids` as a client step sees them."""
+        rows = self.samples.rows(ids - self.first)
+        rows = Rows(self.task.inputs(rows.x), self.task.targets(rows.y), rows.size)
+        return Cohort(
+            ids, rows, self.task, self.kernel, self.memory, round=round, address=address
+        )
+
+
+class SimulatedClients:
+    """Some clients of a simulator in one round; what an algorithm sees."""
+
+    def __init__(
+        self, simulator: Simulator, round: int, ids: Tensor, address: tuple[int | str, ...]
+    ) -> None:
+        self.simulator = simulator
+        self.round = round
+        self.ids = ids
+        self._address = address
+        self._calls = [0]  # shared with the narrowed views, so that no two calls draw the same
+
+    @property
+    def population(self) -> int:
+        return self.simulator.population
+
+    @property
+    def task(self) -> Task:
+        return self.simulator.task
+
+    def only(self, ids: Tensor) -> SimulatedClients:
+        """The same clients, narrowed to `ids`."""
+        narrowed = SimulatedClients(self.simulator, self.round, ids.sort().values, self._address)
+        narrowed._calls = self._calls
+        return narrowed
+
+    def run(
+        self, step: Callable[..., Any], *, fold: Fold[Any] | None = None, **message: Any
+    ) -> tuple[Tensor, Any]:
+        """Run a client step on these clients, chunk by chunk, and fold what they send."""
+        assert getattr(step, "__on_client__", False), f"{step} is not marked @on_client"
+        fold = fold or Stack()
+        address = (*self._address, self._calls[0])
+        self._calls[0] += 1
+        total = fold.start()
+        for ids in self.simulator.chunks(self.ids):
+            cohort = self.simulator.cohort(ids, self.round, address)
+            download = {n: v.of(ids) if isinstance(v, Each) else v for n, v in message.items()}
+            total = fold.add(total, ids, step(cohort, **download))
+        return self.ids, fold.finish(total)

@@ -1,0 +1,161 @@
+"""Wrappers around the seam: they see what crosses, and algorithms do not notice them.
+
+A wrapper looks at uploads by wrapping the fold that takes them in, so that it works wherever the
+folding happens.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.core import seeds
+from coterie.core.clients import Clients, Each, Fold, Stack
+from coterie.core.task import Task
+
+Tap = Callable[[Tensor, Any], tuple[Tensor, Any]]
+
+
+@dataclass(frozen=True)
+class Tapped:
+    """A fold behind a tap: `tap(ids, upload)` says what of a chunk goes through.
+
+    Its result is the pair (ids that went through, result of the fold).
+    """
+
+    fold: Fold[Any]
+    tap: Tap
+
+    def start(self) -> Any:
+        return [], self.fold.start()
+
+    def add(self, total: Any, ids: Tensor, upload: Any) -> Any:
+        through, inner = total
+        ids, upload = self.tap(ids, upload)
+        return total if len(ids) == 0 else ([*through, ids], self.fold.add(inner, ids, upload))
+
+    def merge(self, one: Any, other: Any) -> Any:
+        return one[0] + other[0], self.fold.merge(one[1], other[1])
+
+    def finish(self, total: Any) -> Any:
+        through, inner = total
+        ids = torch.cat([torch.zeros(0, dtype=torch.long), *through]).sort().values
+        return ids, self.fold.finish(inner)
+
+
+class Wrapper:
+    """Clients behind a tap; a wrapper of its own only says what its tap does."""
+
+    def __init__(self, inner: Clients) -> None:
+        self.inner = inner
+
+    @property
+    def ids(self) -> Tensor:
+        return self.inner.ids
+
+    @property
+    def population(self) -> int:
+        return self.inner.population
+
+    @property
+    def round(self) -> int:
+        return self.inner.round
+
+    @property
+    def task(self) -> Task:
+        return self.inner.task
+
+    def run(
+        self, step: Callable[..., Any], *, fold: Fold[Any] | None = None, **message: Any
+    ) -> tuple[Tensor, Any]:
+        tapped = Tapped(fold or Stack(), self.tap(step, message))
+        _, answer = self.inner.run(step, fold=tapped, **message)
+        ids, result = answer
+        return ids, result
+
+    def tap(self, step: Callable[..., Any], message: dict[str, Any]) -> Tap:
+        raise NotImplementedError
+
+
+class Bytes:
+    """Bytes that crossed, by client step and part: `down` what was sent out, `up` what came back."""
+
+    def __init__(self) -> None:
+        self.parts: dict[tuple[str, str, str], int] = defaultdict(int)
+
+    def total(self, direction: str) -> int:
+        return sum(n for (_, way, _), n in self.parts.items() if way == direction)
+
+    def table(self) -> dict[str, dict[str, dict[str, int]]]:
+        """step -> direction -> part -> bytes."""
+        nested: dict[str, dict[str, dict[str, int]]] = {}
+        for (step, way, part), count in sorted(self.parts.items()):
+            nested.setdefault(step, {"down": {}, "up": {}})[way][part] = count
+        return nested
+
+
+class Metered(Wrapper):
+    """Counts the bytes of every part that crosses: downloads of all who were asked, uploads of all
+    whose reply arrived."""
+
+    def __init__(self, inner: Clients, bytes: Bytes) -> None:
+        super().__init__(inner)
+        self.bytes = bytes
+
+    def only(self, ids: Tensor) -> Metered:
+        return Metered(self.inner.only(ids), self.bytes)
+
+    def tap(self, step: Callable[..., Any], message: dict[str, Any]) -> Tap:
+        name = step.__name__
+        for part, value in message.items():
+            self.bytes.parts[name, "down", part] += len(self.ids) * size_of_one(value)
+
+        def count(ids: Tensor, upload: Any) -> tuple[Tensor, Any]:
+            for part, value in upload._asdict().items():
+                self.bytes.parts[name, "up", part] += value.numel() * value.element_size()
+            return ids, upload
+
+        return count
+
+
+class Lossy(Wrapper):
+    """Loses each reply with probability `rate`, by (seed, round, client, call)."""
+
+    def __init__(self, inner: Clients, rate: float, address: tuple[int | str, ...]) -> None:
+        super().__init__(inner)
+        self.rate = rate
+        self.address = address
+        self._calls = [0]
+
+    def only(self, ids: Tensor) -> Lossy:
+        narrowed = Lossy(self.inner.only(ids), self.rate, self.address)
+        narrowed._calls = self._calls
+        return narrowed
+
+    def tap(self, step: Callable[..., Any], message: dict[str, Any]) -> Tap:
+        call = self._calls[0]
+        self._calls[0] += 1
+
+        def lose(ids: Tensor, upload: Any) -> tuple[Tensor, Any]:
+            draws = [
+                torch.rand((), generator=seeds.generator(*self.address, "lost", call, i)).item()
+                for i in ids.tolist()
+            ]
+            arrives = torch.tensor(draws) >= self.rate
+            return ids[arrives], type(upload)(*(value[arrives] for value in upload))
+
+        return lose
+
+
+def size_of_one(value: Any) -> int:
+    """Bytes that one client downloads for one argument of a step."""
+    if isinstance(value, Each):
+        return value.rows[0].numel() * value.rows.element_size()
+    if isinstance(value, Tensor):
+        return value.numel() * value.element_size()
+    return 0 if value is None else 8

@@ -1,0 +1,1 @@
+"""Runs: settings, the rounds of a simulation, the folder they leave."""

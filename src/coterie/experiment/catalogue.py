@@ -1,0 +1,127 @@
+"""Algorithms and federations by name, and the plan of a run made of both."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from coterie.algorithms import ALGORITHMS
+from coterie.core.errors import CheckpointError, SettingError, did_you_mean
+from coterie.core.task import Task
+from coterie.data import FEDERATIONS
+from coterie.data.federation import Federation
+from coterie.experiment.run import Run
+from coterie.experiment.settings import RunSettings, make, parse, settings_of
+from coterie.version import __version__
+
+DEFAULT_ALGORITHM, DEFAULT_FEDERATION = "ifca", "rotated-digits"
+
+
+def named(kind: str, name: str, known: dict[str, type[Any]]) -> type[Any]:
+    """The class behind a name; an unknown name is refused with the near ones."""
+    if name not in known:
+        near = did_you_mean(name, known) or f" ({kind}s: {', '.join(known)})"
+        raise SettingError(f"no {kind} is named {name}{near}")
+    return known[name]
+
+
+def load(name: str, *, seed: int = 0, **settings: Any) -> tuple[Federation, Task]:
+    """A built-in federation by its name, and the task that belongs to it.
+
+    >>> federation, task = load("rotated-digits", clients=8)
+    >>> len(federation), federation.cluster.tolist()
+    (8, [0, 0, 1, 1, 2, 2, 3, 3])
+    """
+    kind = named("federation", name, FEDERATIONS)
+    known = [setting.name for setting in settings_of(kind)]
+    for key in settings:
+        if key not in known:
+            raise SettingError(f"{name} has no setting named {key}{did_you_mean(key, known)}")
+    spec = kind(**settings)
+    return spec.build(seed), spec.task()
+
+
+class Plan(NamedTuple):
+    """What is to be run: two names and the settings of three owners."""
+
+    algorithm_name: str
+    federation_name: str
+    algorithm: Any
+    federation: Any
+    settings: RunSettings
+    command: str
+
+    def config(self) -> dict[str, Any]:
+        """What config.json keeps: enough to make the same plan again."""
+        return {
+            "coterie": __version__,
+            "algorithm": self.algorithm_name,
+            "federation": self.federation_name,
+            "settings": self.values(),
+            "command": self.command,
+            "started": datetime.now().isoformat(timespec="seconds"),
+        }
+
+    def values(self) -> dict[str, Any]:
+        """Every setting with its value."""
+        return {**asdict(self.algorithm), **asdict(self.federation), **asdict(self.settings)}
+
+    def run(self, config: dict[str, Any]) -> Run:
+        """Load the data and make ready to run."""
+        federation = self.federation.build(self.settings.seed)
+        return Run(self.algorithm, federation, self.federation.task(), self.settings, config)
+
+
+def planned(words: list[str]) -> Plan:
+    """The plan behind the words of `coterie run`: names first, then key=value.
+
+    >>> plan = planned(["ifca", "rotated-digits", "clients=40"])
+    >>> plan.algorithm.k, plan.federation.clients, plan.settings.rounds
+    (4, 40, 60)
+    """
+    names = [word for word in words if "=" not in word]
+    pairs = [word for word in words if "=" in word]
+    if len(names) > 2:
+        raise SettingError(f"settings are written key=value, got {names[2]}")
+    algorithm_name, federation_name = [*names, *[DEFAULT_ALGORITHM, DEFAULT_FEDERATION][len(names) :]]
+    algorithm = named("algorithm", algorithm_name, ALGORITHMS)
+    federation = named("federation", federation_name, FEDERATIONS)
+    owners = [algorithm, federation, RunSettings]
+    own = {setting.name for owner in owners for setting in settings_of(owner)}
+    values = {key: value for key, value in federation.suggests.items() if key in own}
+    values |= parse(pairs, owners)
+    command = shlex.join(["coterie", "run", algorithm_name, federation_name, *pairs])
+    return Plan(
+        algorithm_name,
+        federation_name,
+        *(make(owner, values) for owner in owners),
+        command,
+    )
+
+
+def planned_again(config: dict[str, Any], words: list[str]) -> Plan:
+    """The plan of an interrupted run; words that ask for anything else are refused."""
+    try:
+        names = [config["algorithm"], config["federation"]]
+        values = config["settings"]
+        owners = [named("algorithm", names[0], ALGORITHMS), named("federation", names[1], FEDERATIONS)]
+        known = {setting.name for owner in (*owners, RunSettings) for setting in settings_of(owner)}
+        if set(values) != known:
+            raise CheckpointError(f"config.json is of another version of coterie: {config['coterie']}")
+        made = [make(owner, values) for owner in (*owners, RunSettings)]
+        plan = Plan(names[0], names[1], *made, config["command"])
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(f"config.json does not describe a run: {error!r}") from error
+    asked = [word for word in words if "=" not in word]
+    for word, name in zip(asked, names, strict=False):
+        if word != name:
+            raise SettingError(f"a resumed run keeps its settings: it runs {name}, got {word}")
+    wanted = parse([word for word in words if "=" in word], [*owners, RunSettings])
+    for key, value in wanted.items():
+        if values[key] != value:
+            raise SettingError(
+                f"a resumed run keeps its settings: `{key}` is {values[key]}, got {value}"
+            )
+    return plan

@@ -1,0 +1,87 @@
+"""What `coterie list` and `coterie describe` say, all of it read off the code."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from typing import Any, get_type_hints
+
+from coterie.algorithms import ALGORITHMS
+from coterie.core.errors import SettingError, did_you_mean
+from coterie.data import FEDERATIONS
+from coterie.experiment.settings import RunSettings, comments, settings_of
+
+
+def listing() -> str:
+    """All algorithms and federations, a line each."""
+    width = max(map(len, [*ALGORITHMS, *FEDERATIONS]))
+    lines = ["algorithms"]
+    lines += [f"  {name:{width}}  {first_line(kind)}" for name, kind in ALGORITHMS.items()]
+    lines += ["", "federations"]
+    lines += [f"  {name:{width}}  {first_line(kind)}" for name, kind in FEDERATIONS.items()]
+    lines += ["", "`coterie describe NAME` tells the settings and what leaves a client."]
+    return "\n".join(lines)
+
+
+def description(name: str) -> str:
+    """One algorithm or federation: what it is, its settings, and what crosses the network."""
+    if name in ALGORITHMS:
+        kind = ALGORITHMS[name]
+        text = inspect.getdoc(sys.modules[kind.__module__]) or ""
+        return "\n\n".join(
+            [text, "Settings\n" + settings_table(kind), run_settings(), "What crosses\n" + crossing(kind)]
+        )
+    if name in FEDERATIONS:
+        kind = FEDERATIONS[name]
+        suggests = " ".join(f"{key}={value}" for key, value in kind.suggests.items())
+        return "\n\n".join(
+            [
+                f"{name}: {first_line(kind)}",
+                inspect.getdoc(sys.modules[kind.__module__]) or "",
+                "Settings\n" + settings_table(kind),
+                f"It suggests, where you say nothing else: {suggests}",
+                run_settings(),
+            ]
+        )
+    known = [*ALGORITHMS, *FEDERATIONS]
+    near = did_you_mean(name, known) or f" (known: {', '.join(known)})"
+    raise SettingError(f"no algorithm or federation is named {name}{near}")
+
+
+def first_line(kind: type[Any]) -> str:
+    return (inspect.getdoc(kind) or "").splitlines()[0]
+
+
+def run_settings() -> str:
+    return "Settings of every run\n" + settings_table(RunSettings)
+
+
+def settings_table(kind: type[Any]) -> str:
+    """Names, types, defaults and meanings of settings, a line each."""
+    settings = settings_of(kind)
+    left = [f"{s.name}={s.default}" for s in settings]
+    width = max(map(len, left), default=0)
+    return "\n".join(
+        f"  {text:{width}}  {s.meaning}" for text, s in zip(left, settings, strict=True)
+    )
+
+
+def crossing(kind: type[Any]) -> str:
+    """For every client step, what a client downloads and what it uploads; nothing else crosses."""
+    state = get_type_hints(kind.init)["return"]
+    lines = []
+    for name, step in vars(kind).items():
+        if not getattr(step, "__on_client__", False):
+            continue
+        upload = get_type_hints(step)["return"]
+        fields = getattr(upload, "_fields", ())
+        sent, kept = dict(comments(upload)) if fields else {}, dict(comments(state))
+        arguments = [a for a in inspect.signature(step).parameters if a not in ("self", "cohort")]
+        lines.append(f"  {name}")
+        for a in arguments:
+            one_of_many = f"one of {a}s {kept[a + 's']}" if a + "s" in kept else ""
+            lines.append(f"    down  {a:8} {kept.get(a, one_of_many)}".rstrip())
+        lines += [f"    up    {field:8} {sent.get(field, '')}".rstrip() for field in fields]
+        if not fields:
+            lines.append("    up    nothing: the model it makes stays with the client")
+    return "\n".join(lines)

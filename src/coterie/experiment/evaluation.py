@@ -1,0 +1,227 @@
+"""How a run is judged: which client is served which model, and how well.
+
+The protocols differ in the data by which a client chooses its model. `train-loss`: its own training
+part, as a real client would. `test-loss`: the very data it is then scored on, labels included, as
+the IFCA paper does with its test machines. The choice is made by showing the clients one part or
+the other; no algorithm has code for it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie import metrics
+from coterie.core import seeds
+from coterie.core.algorithm import Algorithm, Serving
+from coterie.core.errors import DataError, SettingError
+from coterie.core.task import Summary, Task
+from coterie.data.federation import Federation
+from coterie.engine.simulator import Simulator
+
+# A map of clients is drawn from their losses up to this many models, else from gradients.
+MAPPED_MODELS = 64
+SKETCH = 64  # dimensions that gradients are projected to before the map is drawn
+
+
+class Judged(NamedTuple):
+    """Who was served what, and how well."""
+
+    serving: Serving
+    summary: Summary
+
+
+class Evaluator:
+    """Judges states of one run."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm[tuple[Tensor, ...]],
+        federation: Federation,
+        train: Simulator,
+        protocol: str,
+    ) -> None:
+        self.algorithm = algorithm
+        self.federation = federation
+        self.train = train
+        self.protocol = resolved(protocol, federation)
+        self.test = None
+        if federation.test is not None:
+            self.test = Simulator(
+                federation.test,
+                train.task,
+                seed=train.seed,
+                chunk=train.chunk,
+                first=len(federation) if federation.unseen else 0,
+                population=len(federation),
+                memory=train.memory,
+            )
+
+    def serve(self, state: tuple[Tensor, ...], simulator: Simulator) -> Serving:
+        """Which model serves which client, judged by the data of `simulator`."""
+        return self.algorithm.serve(state, simulator.at("serve"))
+
+    def judge(self, state: tuple[Tensor, ...]) -> Judged:
+        """The clients that the federation is tested on, by the run's protocol.
+
+        Without a test part, the training part takes its place and metrics are called `train_...`.
+        """
+        if self.test is None:
+            return self._score(self.serve(state, self.train), self.train)
+        by = self.test if self.protocol == "test-loss" else self.train
+        if self.federation.unseen:
+            serving = self.serve(state, self.test)
+            if serving.adapt is not None:
+                return self._score_on_peers(self.serve(state, self.train))
+            return self._score(serving, self.test)
+        return self._score(self.serve(state, by), self.test)
+
+    def metrics(self, judged: Judged, cluster: Tensor) -> dict[str, float]:
+        """All numbers of a state; `cluster` [m] is where the training clients are, -1 unknown."""
+        prefix = "" if self.test is not None else "train_"
+        numbers = {prefix + name: value for name, value in judged.summary.metrics.items()}
+        known = cluster >= 0
+        numbers["clusters"] = len(cluster[known].unique())
+        if self.federation.cluster is not None and bool(known.any()):
+            numbers |= metrics.clustering(cluster[known], self.federation.cluster[known])
+        if self.federation.truth is not None and judged.serving.adapt is None:
+            numbers |= metrics.distances(judged.serving.models, self.federation.truth)
+            if self.federation.noise is not None and "distance" in numbers:
+                numbers["success"] = float(numbers["distance"] <= 0.6 * self.federation.noise)
+        return numbers
+
+    def own_models(self, serving: Serving) -> Tensor:
+        """Every model in use: [k, d], or where clients adapt it one for each of them."""
+        if serving.adapt is None:
+            return serving.models
+        rows = torch.empty(len(serving.ids), serving.models.shape[1], dtype=serving.models.dtype)
+        for ids in self.train.chunks(serving.ids):
+            rows[positions(serving.ids, ids)] = self._models(serving, ids)
+        return rows
+
+    def map(self, serving: Serving) -> tuple[str, Tensor]:
+        """A point in the plane for each training client, and what it is a projection of."""
+        k = len(serving.models)
+        shared = serving.adapt is None and 1 < k <= MAPPED_MODELS
+        task = self.train.task
+        chunks, order = [], []
+        for ids in self.train.chunks(serving.ids):
+            cohort = self.train.cohort(ids, 0, (self.train.seed, "map"))
+            if shared:
+                chunks.append(cohort.loss(serving.models))
+            else:
+                common = serving.models[:1].expand(len(ids), -1)
+                chunks.append(cohort.gradient(common) @ sketch(task, self.train.seed))
+            order.append(ids)
+        rows = torch.cat(chunks)[torch.cat(order).argsort()].double()
+        name = f"their losses under the {k} models" if shared else "their gradients at one model"
+        return name, plane(rows)
+
+    def tables(self, serving: Serving, judged: Judged) -> dict[str, Any]:
+        """The clients one by one, as columns: those that trained, and unseen ones if there are any."""
+        what, points = self.map(serving)
+        clients = columns(serving, self.train, self.federation.cluster)
+        clients["loss"] = self._score(serving, self.train).summary.clients["loss"].tolist()
+        clients["x"], clients["y"] = points[:, 0].tolist(), points[:, 1].tolist()
+        tested = {name: values.tolist() for name, values in judged.summary.clients.items()}
+        clients["accuracy"] = None
+        unseen = None
+        if self.federation.unseen and judged.serving.adapt is None:
+            assert self.test is not None
+            unseen = columns(judged.serving, self.test, self.federation.test_cluster)
+            unseen |= {"accuracy": tested.get("accuracy"), "loss": tested["loss"]}
+        elif self.test is not None:
+            clients["accuracy"] = tested.get("accuracy")
+        return {"map": what, "clients": clients, "test_clients": unseen}
+
+    def _models(self, serving: Serving, ids: Tensor) -> Tensor:
+        """The models [c, d] that clients `ids` use."""
+        models = serving.models[serving.cluster[positions(serving.ids, ids)]]
+        if serving.adapt is None:
+            return models
+        return serving.adapt(self.train.cohort(ids, 0, (self.train.seed, "adapt")), model=models)
+
+    def _score(self, serving: Serving, on: Simulator) -> Judged:
+        """Each served client on its own rows in `on`."""
+        return self._scores(serving, on, serving.ids, serving.ids)
+
+    def _score_on_peers(self, serving: Serving) -> Judged:
+        """Each training client's own model on a test client of the same true cluster, in turn.
+
+        The paper tests a local model on all test data of its rotation; one test machine each has
+        the same expectation and costs as much as any other evaluation.
+        """
+        assert self.test is not None
+        true, other = self.federation.cluster, self.federation.test_cluster
+        if true is None or other is None:
+            raise DataError(
+                "models that clients make for themselves can be tested on other clients only "
+                "where the true clusters are known"
+            )
+        peers = torch.empty_like(serving.ids)
+        for j in true.unique().tolist():
+            mine = torch.nonzero(true == j).flatten()
+            theirs = self.test.ids[other == j]
+            peers[mine] = theirs[torch.arange(len(mine)) % len(theirs)]
+        return self._scores(serving, self.test, serving.ids, peers)
+
+    def _scores(self, serving: Serving, on: Simulator, ids: Tensor, rows_of: Tensor) -> Judged:
+        """Clients `ids` with their models on the samples of clients `rows_of` in `on`."""
+        scores: Tensor | None = None
+        place = torch.arange(len(ids))
+        order = on.samples.sizes[rows_of - on.first].argsort(stable=True)
+        for chunk in place[order].split(on.chunk):
+            cohort = on.cohort(rows_of[chunk], 0, (on.seed, "score"))
+            found = cohort.score(self._models(serving, ids[chunk]))
+            if scores is None:
+                scores = found.new_empty(len(ids), found.shape[1])
+            scores[chunk] = found
+        assert scores is not None
+        return Judged(serving, on.task.summary(scores))
+
+
+def columns(serving: Serving, simulator: Simulator, true: Tensor | None) -> dict[str, Any]:
+    """The columns that every table of clients has."""
+    return {
+        "client": serving.ids.tolist(),
+        "samples": simulator.samples.sizes.tolist(),
+        "cluster": serving.cluster.tolist(),
+        "true": None if true is None else true.tolist(),
+    }
+
+
+def resolved(protocol: str, federation: Federation) -> str:
+    """The protocol by its name; clients that only have test data can choose only by it."""
+    if not federation.unseen:
+        return "train-loss" if protocol == "auto" else protocol
+    if protocol == "train-loss":
+        raise SettingError(
+            "`protocol` train-loss needs test clients with training data of their own, "
+            "but those of this federation have only test data; use test-loss"
+        )
+    return "test-loss"
+
+
+def positions(ids: Tensor, some: Tensor) -> Tensor:
+    """Where `some` stand in increasing `ids`."""
+    return torch.searchsorted(ids, some)
+
+
+def sketch(task: Task, seed: int) -> Tensor:
+    """A random projection [d, 64] that keeps distances roughly."""
+    generator = seeds.generator(seed, "sketch")
+    shape = (task.layout.size, SKETCH)
+    return torch.randn(shape, generator=generator, dtype=task.layout.dtype) / SKETCH**0.5
+
+
+def plane(rows: Tensor) -> Tensor:
+    """The two leading principal components of rows [m, s], [m, 2]."""
+    rows = rows.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+    left, scale, right = torch.linalg.svd(rows - rows.mean(0), full_matrices=False)
+    points = left[:, :2] * scale[:2]
+    # The sign of a component is arbitrary: let its largest coefficient be positive.
+    largest = right[:2].abs().argmax(1, keepdim=True)
+    points = points * right[:2].gather(1, largest).sign().flatten()
+    return torch.nn.functional.pad(points, (0, 2 - points.shape[1]))

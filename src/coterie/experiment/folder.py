@@ -1,0 +1,111 @@
+"""The folder that a run leaves behind.
+
+    config.json             what was run: algorithm, federation, every setting, the command
+    rounds.jsonl            one line per round: metrics, sizes, moves between clusters, bytes, time
+    checkpoint.safetensors  the state after the last round, to go on from
+    result.json             the outcome in numbers
+    clients.json            the clients one by one, and their places on the map
+    report.html             all of it as a page
+
+Every file but rounds.jsonl is replaced as a whole. A line that a killed run left unfinished there,
+or that is newer than the checkpoint, is cut off when the run is resumed.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from coterie import report
+from coterie.core.errors import CheckpointError, CoterieError
+from coterie.engine import checkpoints
+from coterie.engine.checkpoints import Checkpoint
+from coterie.files import remove_unfinished, write_text
+
+Record = dict[str, Any]  # what a round leaves, one line of rounds.jsonl
+
+
+class RunFolder:
+    """A run folder on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, path: Path, config: dict[str, Any]) -> RunFolder:
+        """A new run folder with its configuration; refuse one that is in use or cannot be made."""
+        if (path / "config.json").exists():
+            raise CoterieError(
+                f"{path} already holds a run; `coterie run --resume {path}` continues it"
+            )
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            folder = cls(path)
+            folder.write("config.json", config)
+        except OSError as error:
+            raise CoterieError(f"cannot write to the run folder {path}: {error.strerror}") from error
+        return folder
+
+    @classmethod
+    def existing(cls, path: Path) -> RunFolder:
+        """The folder of a run that was begun before."""
+        if not (path / "config.json").is_file():
+            raise CoterieError(f"{path} is not a run folder: it has no config.json")
+        remove_unfinished(path)
+        return cls(path)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What was run."""
+        try:
+            config: dict[str, Any] = json.loads((self.path / "config.json").read_text())
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{self.path / 'config.json'} cannot be read: {error}") from error
+        return config
+
+    def discard(self) -> None:
+        """Remove the files of a run that could not begin, and the folder if nothing else is in it."""
+        for name in ("config.json", "rounds.jsonl"):
+            (self.path / name).unlink(missing_ok=True)
+        if not any(self.path.iterdir()):
+            self.path.rmdir()
+
+    def write(self, name: str, content: Any) -> None:
+        """Write a JSON file."""
+        write_text(self.path / name, json.dumps(content, indent=None) + "\n")
+
+    def append(self, record: Record) -> None:
+        """Add the line of a round."""
+        with open(self.path / "rounds.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        checkpoints.save(self.path / "checkpoint.safetensors", checkpoint)
+
+    def restore(self, run: str) -> tuple[Checkpoint, list[Record]] | None:
+        """The checkpoint and the lines of the rounds before it; None if there is none yet."""
+        lines = self.path / "rounds.jsonl"
+        if not (self.path / "checkpoint.safetensors").exists():
+            lines.unlink(missing_ok=True)
+            return None
+        checkpoint = checkpoints.load(self.path / "checkpoint.safetensors", run)
+        text = lines.read_text(encoding="utf-8") if lines.exists() else ""
+        kept = text.splitlines()[: checkpoint.rounds]
+        try:
+            records: list[Record] = [json.loads(line) for line in kept]
+            whole = [record["round"] for record in records] == list(range(1, checkpoint.rounds + 1))
+        except (ValueError, KeyError, TypeError):
+            whole = False
+        if not whole:
+            raise CheckpointError(
+                f"{lines} does not hold the {checkpoint.rounds} rounds before the checkpoint"
+            )
+        write_text(lines, "".join(line + "\n" for line in kept))
+        return checkpoint, records
+
+    def write_report(self, path: Path | None = None) -> Path:
+        """Write the page about this run, into the folder unless `path` says where."""
+        path = path or self.path / "report.html"
+        write_text(path, report.render(self.path))
+        return path

@@ -1,0 +1,127 @@
+"""What a run shows while it goes on, and when it is done. All of it but the summary goes to stderr."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn
+from rich.progress import Progress as Bar
+
+if TYPE_CHECKING:
+    from coterie.experiment.run import Run
+
+SHOWN_CLUSTERS = 8  # more sizes than this do not fit a line
+QUIET_SECONDS = 10.0  # between two lines where there is no terminal
+
+
+class Progress:
+    """A line with rounds, accuracy, cluster sizes and time left.
+
+    On a terminal the line moves; elsewhere a new one is printed every ten seconds.
+    """
+
+    def __init__(self, title: str, rounds: int, done: int) -> None:
+        self.title = title
+        self.rounds = rounds
+        self.first = done
+        self.began = self.said = time.monotonic()
+        self.console = Console(stderr=True)
+        self.bar: Bar | None = None
+        if self.console.is_terminal:
+            self.bar = Bar(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=20),
+                TextColumn("{task.fields[news]}"),
+                console=self.console,
+                transient=True,
+            )
+            self.row = self.bar.add_task(title, total=rounds, completed=done, news="starting")
+
+    def __enter__(self) -> Progress:
+        if self.bar is not None:
+            self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def on_round(self, record: dict[str, Any]) -> None:
+        """Show a round that is done."""
+        news = self._news(record)
+        if self.bar is not None:
+            self.bar.update(self.row, completed=record["round"], news=news)
+        elif record["round"] == self.rounds or time.monotonic() - self.said >= QUIET_SECONDS:
+            self.said = time.monotonic()
+            print(f"{self.title}: {news}", file=sys.stderr, flush=True)
+
+    def _news(self, record: dict[str, Any]) -> str:
+        done = record["round"]
+        parts = [f"round {done}/{self.rounds}"]
+        numbers = record["metrics"]
+        for name in ("accuracy", "train_accuracy"):
+            if name in numbers:
+                parts.append(f"{name.replace('_', ' ')} {numbers[name]:.1%}")
+        if not any("accuracy" in name for name in numbers) and "loss" in numbers:
+            parts.append(f"loss {numbers['loss']:.4g}")
+        parts.append(f"clusters {sizes_text(record['sizes'])}")
+        elapsed = time.monotonic() - self.began
+        left = elapsed / (done - self.first) * (self.rounds - done)
+        parts.append(f"{left // 60:.0f}:{left % 60:02.0f} left")
+        return "  ".join(parts)
+
+
+def sizes_text(sizes: list[int]) -> str:
+    """Cluster sizes on a line, the largest ones if there are many."""
+    if len(sizes) <= SHOWN_CLUSTERS:
+        return " ".join(map(str, sizes))
+    filled = sorted((size for size in sizes if size), reverse=True)
+    return f"{len(filled)} ({' '.join(map(str, filled[:SHOWN_CLUSTERS]))} ...)"
+
+
+def bytes_text(count: float) -> str:
+    """Bytes in the largest unit that fits.
+
+    >>> bytes_text(558 * 2**20)
+    '558.0 MiB'
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            break
+        count /= 1024
+    else:
+        unit = "TiB"
+    return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+
+
+def summary(run: Run) -> str:
+    """The outcome of a run in a few lines."""
+    result, numbers = run.result, run.metrics
+    names = f"{result['algorithm']} on {result['federation']}"
+    lines = [f"{names}: {result['rounds']} rounds, seed {result['seed']}, {result['seconds']:.1f} s"]
+    for prefix in ("", "train_"):
+        if f"{prefix}accuracy" in numbers:
+            lines.append(
+                f"  {prefix.replace('_', ' ')}accuracy  {numbers[f'{prefix}accuracy']:.2%} of samples,"
+                f" {numbers[f'{prefix}accuracy_macro']:.2%} as the mean over clients"
+            )
+        if f"{prefix}loss" in numbers:
+            lines.append(f"  {prefix.replace('_', ' ')}loss      {numbers[f'{prefix}loss']:.4g}")
+    if "distance" in numbers:
+        lines.append(
+            f"  distance  {numbers['distance']:.4g} one to one, "
+            f"{numbers['distance_nearest']:.4g} to the nearest truth"
+        )
+    sizes = [int((run.clusters == j).sum()) for j in range(int(run.clusters.max()) + 1)]
+    found = f"  clusters  {numbers['clusters']:.0f}: {sizes_text(sizes)}"
+    if "ari" in numbers:
+        found += f" (ARI {numbers['ari']:.2f}, NMI {numbers['nmi']:.2f}, purity {numbers['purity']:.2f})"
+    lines.append(found)
+    down, up = bytes_text(result["bytes_down"]), bytes_text(result["bytes_up"])
+    lines.append(f"  network   {down} down, {up} up")
+    if run.folder is not None:
+        lines.append(f"  report    {run.folder.path / 'report.html'}")
+    return "\n".join(lines)

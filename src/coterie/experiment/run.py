@@ -1,0 +1,370 @@
+"""A run: the rounds of a simulation, what they leave, and how they go on after an interruption."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import torch
+from torch import Tensor
+
+from coterie.algorithms import ALGORITHMS
+from coterie.core import seeds
+from coterie.core.algorithm import Algorithm, Info, Start
+from coterie.core.clients import Clients
+from coterie.core.errors import CoterieError, CoterieWarning, SettingError
+from coterie.core.task import Task
+from coterie.data.federation import Federation, Samples
+from coterie.engine.checkpoints import Checkpoint
+from coterie.engine.simulator import Simulator
+from coterie.engine.wrappers import Bytes, Lossy, Metered
+from coterie.experiment.evaluation import Evaluator
+from coterie.experiment.folder import Record, RunFolder
+from coterie.experiment.settings import RunSettings
+from coterie.version import __version__
+
+COLLAPSED_ROUNDS = 10  # rounds that one cluster may hold almost everybody before a warning
+
+
+def simulate(
+    algorithm: Algorithm[Any],
+    federation: Federation,
+    task: Task,
+    *,
+    folder: str | Path | None = None,
+    resume: bool = False,
+    on_round: Callable[[Record], None] | None = None,
+    **settings: Any,
+) -> Run:
+    """Run an algorithm on a federation; `settings` are those of `RunSettings`, as in rounds=100.
+
+    With a `folder` the run leaves its files there, and `resume=True` continues one that was
+    interrupted. `on_round` is called with the record of every round.
+
+    >>> import coterie
+    >>> federation, task = coterie.load("rotated-digits", clients=8, seed=0)
+    >>> run = coterie.simulate(coterie.IFCA(k=4), federation, task, rounds=2, seed=0)
+    >>> run.clusters.shape, run.models.shape
+    (torch.Size([8]), torch.Size([4, 7510]))
+    """
+    run = Run(algorithm, federation, task, RunSettings(**settings))
+    if folder is not None:
+        run.use(Path(folder), resume=resume)
+    return run.complete(on_round)
+
+
+class Run:
+    """An algorithm on a federation, and where it has got to.
+
+    After `complete`, the outcome is in `metrics`, `clusters`, `models` and `report()`.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm[Any],
+        federation: Federation,
+        task: Task,
+        settings: RunSettings,
+        config: dict[str, Any] | None = None,
+    ) -> None:
+        if settings.per_round > len(federation):
+            raise SettingError(
+                f"`per_round` of RunSettings must be at most the number of clients, "
+                f"{len(federation)}, got {settings.per_round}"
+            )
+        for part in (federation.train, federation.test):
+            if part is not None:
+                task.check(part.x, part.y)
+        self.algorithm = algorithm
+        self.federation = federation
+        self.task = task
+        self.settings = settings
+        self.config = config or described(algorithm, settings)
+        self.folder: RunFolder | None = None
+        self.simulator = Simulator(federation.train, task, seed=settings.seed, chunk=settings.chunk)
+        self.evaluator = Evaluator(algorithm, federation, self.simulator, settings.protocol)
+        self.state: Any = None
+        self.records: list[Record] = []
+        self.warnings: list[str] = []
+        self.bytes = Bytes()
+        self.start_bytes = [0, 0]  # down and up, before the first round
+        self.cluster = torch.full((len(federation),), -1)  # where each client was last
+        self.collapsed = 0  # rounds in a row in which one cluster held almost everybody
+        self.metrics: dict[str, float] = {}
+
+    @property
+    def rounds(self) -> int:
+        """Rounds done."""
+        return len(self.records)
+
+    @property
+    def models(self) -> Tensor:
+        """The models in use: client i is served by `models[clusters[i]]`, [k, d]."""
+        return self.evaluator.own_models(self.serving)
+
+    def use(self, path: Path, *, resume: bool = False) -> None:
+        """Leave files in a new folder, or go on from those of an interrupted run."""
+        if not resume:
+            self.folder = RunFolder.create(path, self.config)
+            return
+        self.folder = RunFolder.existing(path)
+        before = self.folder.restore(self.fingerprint())
+        if before is not None:
+            self._restore(*before)
+
+    def complete(self, on_round: Callable[[Record], None] | None = None) -> Run:
+        """Do the rounds that are left, then judge the outcome."""
+        if self.state is None:
+            self._begin()
+        while self.rounds < self.settings.rounds:
+            record = self._round(self.rounds)
+            self.records.append(record)
+            if self.folder is not None:
+                self.folder.append(record)
+                last = self.rounds == self.settings.rounds
+                if last or self.rounds % self.settings.checkpoint == 0:
+                    self.folder.save(self._checkpoint())
+            if on_round is not None:
+                on_round(record)
+        self._finish()
+        return self
+
+    def serve(self, federation: Federation) -> Tensor:
+        """The cluster whose model serves each client of another federation, by its training part."""
+        count = len(self.federation)
+        unseen = Simulator(
+            federation.train, self.task, seed=self.settings.seed, first=count, population=count
+        )
+        return self.evaluator.serve(self.state, unseen).cluster
+
+    def report(self, path: str | Path = "report.html") -> Path:
+        """Write a self-contained page about this run."""
+        if self.folder is not None:
+            return self.folder.write_report(Path(path))
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = RunFolder.create(Path(temporary), self.config)
+            for record in self.records:
+                folder.append(record)
+            self._save(folder)
+            return folder.write_report(Path(path))
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """The outcome in numbers, as `--json` prints it."""
+        return {
+            "algorithm": self.config["algorithm"],
+            "federation": self.config["federation"],
+            "rounds": self.rounds,
+            "seed": self.settings.seed,
+            "metrics": self.metrics,
+            "bytes_down": self.bytes.total("down"),
+            "bytes_up": self.bytes.total("up"),
+            "seconds": round(sum(record["seconds"] for record in self.records), 3),
+            "run_dir": None if self.folder is None else str(self.folder.path),
+            "protocol": self.evaluator.protocol,
+            "bytes": self.bytes.table(),
+            "start_bytes_down": self.start_bytes[0],
+            "start_bytes_up": self.start_bytes[1],
+            "warnings": self.warnings,
+        }
+
+    def sample(self, round: int, at_least: int) -> Clients:
+        """The clients of a round before the first, for the start of the algorithm."""
+        count = max(self._per_round(), min(at_least, len(self.federation)))
+        return self._clients("start", round, ids=self._draw(count, "start", round))
+
+    def fingerprint(self) -> str:
+        """What a checkpoint must agree on: algorithm, settings, data and network."""
+        what = [
+            type(self.algorithm).__name__,
+            asdict(self.algorithm),  # type: ignore[call-overload]
+            asdict(self.settings),
+            [self.task.layout.names, self.task.layout.shapes],
+            [fingerprint(part) for part in (self.federation.train, self.federation.test)],
+        ]
+        return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
+
+    def _begin(self) -> None:
+        try:
+            with self._noting():
+                start = Start(
+                    population=self,
+                    task=self.task,
+                    clients=len(self.federation),
+                    seed=self.settings.seed,
+                    truth=self.federation.cluster,
+                )
+                self.state = self.algorithm.init(start)
+        except CoterieError:
+            if self.folder is not None:
+                self.folder.discard()
+            raise
+        self.start_bytes = [self.bytes.total("down"), self.bytes.total("up")]
+        if self.folder is not None:
+            self.folder.save(self._checkpoint())
+
+    def _round(self, t: int) -> Record:
+        began = time.perf_counter()
+        before = (self.bytes.total("down"), self.bytes.total("up"))
+        noted = len(self.warnings)
+        clients = self._clients("round", t, round=t, ids=self._draw(self._per_round(), "round", t))
+        with self._noting():
+            self.state, info = self.algorithm.round(self.state, clients)
+            moved = info.ids[self.cluster[info.ids] != info.cluster]
+            self.cluster[info.ids] = info.cluster
+            self._watch(info)
+        numbers: dict[str, float] = {}
+        if t + 1 == self.settings.rounds or (t + 1) % self.settings.evaluate == 0:
+            numbers = self._evaluate()
+        moves: dict[int, list[int]] = {}
+        for i, j in zip(moved.tolist(), self.cluster[moved].tolist(), strict=True):
+            moves.setdefault(j, []).append(i)
+        sizes = torch.bincount(self.cluster[self.cluster >= 0], minlength=info.clusters)
+        return {
+            "round": t + 1,
+            "seconds": time.perf_counter() - began,
+            "metrics": numbers,
+            "sizes": sizes.tolist(),
+            "moves": moves,
+            "asked": len(clients.ids),
+            "answered": len(info.ids),
+            "bytes_down": self.bytes.total("down") - before[0],
+            "bytes_up": self.bytes.total("up") - before[1],
+            "warnings": self.warnings[noted:],
+        }
+
+    def _evaluate(self) -> dict[str, float]:
+        judged = self.evaluator.judge(self.state)
+        # By their training loss all clients have just been assigned anew; by any other protocol
+        # they are where they were when they last took part.
+        anew = not self.federation.unseen and self.evaluator.protocol == "train-loss"
+        return self.evaluator.metrics(judged, judged.serving.cluster if anew else self.cluster)
+
+    def _finish(self) -> None:
+        self.judged = self.evaluator.judge(self.state)
+        self.serving = self.evaluator.serve(self.state, self.simulator)
+        self.clusters = self.serving.cluster
+        self.metrics = self.evaluator.metrics(self.judged, self.clusters)
+        if self.folder is not None:
+            self._save(self.folder)
+            self.folder.write_report()
+
+    def _save(self, folder: RunFolder) -> None:
+        folder.write("result.json", self.result)
+        folder.write("clients.json", self.evaluator.tables(self.serving, self.judged))
+
+    def _per_round(self) -> int:
+        """Clients that take part in a round."""
+        count = round(self.settings.fraction * len(self.federation))
+        return self.settings.per_round or max(1, count)
+
+    def _draw(self, count: int, *address: int | str) -> Tensor:
+        """`count` random clients, in order of id."""
+        m = len(self.federation)
+        if count >= m:
+            return torch.arange(m)
+        generator = seeds.generator(self.settings.seed, "participants", *address)
+        return torch.randperm(m, generator=generator)[:count].sort().values
+
+    def _clients(self, *address: int | str, ids: Tensor, round: int = 0) -> Clients:
+        """Clients behind the wrappers of this run."""
+        clients: Clients = self.simulator.at(*address, round=round, ids=ids)
+        if self.settings.lost:
+            clients = Lossy(clients, self.settings.lost, (self.settings.seed, *address))
+        return Metered(clients, self.bytes)
+
+    def _watch(self, info: Info) -> None:
+        """Warn of a collapse into one cluster and of models that have diverged."""
+        largest = int(torch.bincount(info.cluster, minlength=1).max()) / max(1, len(info.cluster))
+        full = info.clusters > 1 and largest > 1 - 1 / (2 * info.clusters)
+        self.collapsed = self.collapsed + 1 if full else 0
+        if self.collapsed == COLLAPSED_ROUNDS:
+            warnings.warn(
+                f"one of {info.clusters} clusters has held {largest:.0%} of the clients for "
+                f"{COLLAPSED_ROUNDS} rounds: the clusters have collapsed; try another start policy "
+                "or another seed",
+                CoterieWarning,
+                stacklevel=2,
+            )
+        diverged = any(t.is_floating_point() and not torch.isfinite(t).all() for t in self.state)
+        if diverged and not any("no longer finite" in text for text in self.warnings):
+            warnings.warn(
+                "the models are no longer finite; a smaller lr may help", CoterieWarning, stacklevel=2
+            )
+
+    @contextmanager
+    def _noting(self) -> Iterator[None]:
+        """Take down the warnings of coterie that are raised inside, and raise all of them again."""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            yield
+        for warning in caught:
+            if issubclass(warning.category, CoterieWarning):
+                self.warnings.append(str(warning.message))
+            warnings.warn_explicit(
+                warning.message, warning.category, warning.filename, warning.lineno
+            )
+
+    def _checkpoint(self) -> Checkpoint:
+        tensors = {f"state.{name}": value for name, value in self.state._asdict().items()}
+        memory = self.simulator.memory
+        tensors |= {f"memory.{name}": rows for name, rows in memory.rows.items()}
+        tensors |= {f"known.{name}": known for name, known in memory.known.items()}
+        tensors["cluster"] = self.cluster
+        notes = {
+            "bytes": [[*key, count] for key, count in self.bytes.parts.items()],
+            "start_bytes": self.start_bytes,
+            "collapsed": self.collapsed,
+            "warnings": self.warnings,
+        }
+        return Checkpoint(self.rounds, self.fingerprint(), tensors, notes)
+
+    def _restore(self, checkpoint: Checkpoint, records: list[Record]) -> None:
+        tensors, notes = checkpoint.tensors, checkpoint.notes
+        kind = get_type_hints(type(self.algorithm).init)["return"]
+        self.state = kind(*(tensors[f"state.{name}"] for name in kind._fields))
+        memory = self.simulator.memory
+        for name, tensor in tensors.items():
+            owner, _, rest = name.partition(".")
+            if owner in ("memory", "known"):
+                (memory.rows if owner == "memory" else memory.known)[rest] = tensor
+        self.cluster = tensors["cluster"]
+        self.records = records
+        for step, way, part, count in notes["bytes"]:
+            self.bytes.parts[step, way, part] = count
+        self.start_bytes = notes["start_bytes"]
+        self.collapsed = notes["collapsed"]
+        self.warnings = notes["warnings"]
+
+
+def described(algorithm: Algorithm[Any], settings: RunSettings) -> dict[str, Any]:
+    """The configuration of a run that was put together in Python."""
+    names = {kind: name for name, kind in ALGORITHMS.items()}
+    return {
+        "coterie": __version__,
+        "algorithm": names.get(type(algorithm), type(algorithm).__name__),
+        "federation": "given in Python",
+        "settings": {**asdict(algorithm), **asdict(settings)},  # type: ignore[call-overload]
+        "command": "",
+        "started": datetime.now().isoformat(timespec="seconds"),
+    }
+
+
+def fingerprint(part: Samples | None) -> list[Any]:
+    """What tells one part of a federation from another: its sizes and a sample of its numbers."""
+    if part is None:
+        return []
+    rows = torch.linspace(0, len(part.y) - 1, min(len(part.y), 1000)).long()
+    total = hashlib.sha256(part.offsets.numpy())
+    total.update(part.x[rows].contiguous().view(torch.uint8).numpy())
+    total.update(part.y[rows].contiguous().view(torch.uint8).numpy())
+    return [len(part), list(part.x.shape), str(part.x.dtype), total.hexdigest()]

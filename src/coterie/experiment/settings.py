@@ -1,0 +1,125 @@
+"""Settings: `key=value` words, typed and checked against frozen dataclasses.
+
+One name is one quantity everywhere, so the settings of the algorithm, the federation and the run
+share one space without prefixes. What a setting means is the comment behind its field, so that the
+class, `coterie describe` and the error sentences cannot disagree.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import MISSING, Field, dataclass, fields
+from typing import Any, NamedTuple, get_type_hints
+
+from coterie.core.errors import SettingError, at_least, did_you_mean, one_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """Settings of a run, whatever the algorithm and the data."""
+
+    rounds: int = 100  # rounds T
+    seed: int = 0  # all randomness, of data and training, comes from it
+    fraction: float = 1.0  # share of the clients that take part in a round
+    per_round: int = 0  # clients that take part in a round, in place of a fraction; 0: by fraction
+    lost: float = 0.0  # probability that a client's reply is lost
+    protocol: str = "auto"  # who judges when a client is given a model: train-loss, test-loss or auto
+    evaluate: int = 1  # rounds between two evaluations
+    checkpoint: int = 1  # rounds between two checkpoints
+    chunk: int = 0  # clients that are simulated at a time; 0: by the size of the model
+
+    def __post_init__(self) -> None:
+        at_least(self, "rounds", 1)
+        at_least(self, "seed", 0)
+        at_least(self, "per_round", 0)
+        at_least(self, "evaluate", 1)
+        at_least(self, "checkpoint", 1)
+        at_least(self, "chunk", 0)
+        one_of(self, "protocol", ["auto", "train-loss", "test-loss"])
+        if not 0 < self.fraction <= 1:
+            raise SettingError(
+                f"`fraction` of RunSettings must be above 0 and at most 1, got {self.fraction:g}"
+            )
+        if not 0 <= self.lost < 1:
+            raise SettingError(
+                f"`lost` of RunSettings must be at least 0 and below 1, got {self.lost:g}"
+            )
+
+
+class Setting(NamedTuple):
+    """One field of a settings class."""
+
+    name: str
+    type: type
+    default: Any
+    meaning: str
+
+
+def settings_of(owner: type) -> list[Setting]:
+    """The settings of a dataclass with their types, defaults and meanings.
+
+    >>> settings_of(RunSettings)[0]
+    Setting(name='rounds', type=<class 'int'>, default=100, meaning='rounds T')
+    """
+    types = get_type_hints(owner)
+    meanings = {name: text for base in reversed(owner.__mro__) for name, text in comments(base)}
+    return [
+        Setting(field.name, types[field.name], default_of(field), meanings.get(field.name, ""))
+        for field in fields(owner)
+    ]
+
+
+def default_of(field: Field[Any]) -> Any:
+    assert field.default is not MISSING, f"the setting {field.name} has no default"
+    return field.default
+
+
+def comments(owner: type) -> list[tuple[str, str]]:
+    """The names of a class's annotated fields and the comments behind them."""
+    if owner is object or "__annotations__" not in owner.__dict__:
+        return []
+    pattern = r"^    (\w+): [^#\n]*?  # (.+)$"
+    return re.findall(pattern, inspect.getsource(owner), flags=re.MULTILINE)
+
+
+def parse(words: list[str], owners: list[type]) -> dict[str, Any]:
+    """Values of `key=value` words, each of the type that one of `owners` gives the key.
+
+    >>> parse(["rounds=20", "fraction=0.5"], [RunSettings])
+    {'rounds': 20, 'fraction': 0.5}
+    """
+    known = {setting.name: setting for owner in owners for setting in settings_of(owner)}
+    values: dict[str, Any] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals:
+            raise SettingError(f"settings are written key=value, got {word}")
+        if name not in known:
+            near = did_you_mean(name, known) or f" (settings: {', '.join(sorted(known))})"
+            raise SettingError(f"no setting is named {name}{near}")
+        if name in values:
+            raise SettingError(f"`{name}` is given twice")
+        values[name] = convert(known[name], text)
+    return values
+
+
+def convert(setting: Setting, text: str) -> Any:
+    """The text of a setting as its type."""
+    if setting.type is bool:
+        if text.lower() in ("true", "false"):
+            return text.lower() == "true"
+        raise SettingError(f"`{setting.name}` must be true or false, got {text}")
+    kinds = {int: "a whole number", float: "a number", str: "a word"}
+    try:
+        return setting.type(text)
+    except ValueError:
+        raise SettingError(
+            f"`{setting.name}` must be {kinds[setting.type]}, got {text}"
+        ) from None
+
+
+def make(owner: type[Any], values: dict[str, Any]) -> Any:
+    """An instance of a settings class from those of `values` that are its own."""
+    own = {field.name for field in fields(owner)}
+    return owner(**{name: value for name, value in values.items() if name in own})

@@ -1,0 +1,88 @@
+"""Which clusters a run found, how they are drawn, and what each of them holds."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from coterie.report.figures import Columns, Round
+from coterie.report.palette import OTHER, Label, colour, match, ordered
+
+# More layers or legend entries than this cannot be told apart; the rest is drawn as one.
+DRAWN = 24
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """The clusters of a run: all that were found, and the colours of those that are drawn."""
+
+    found: list[int]
+    drawn: list[int]  # the largest of `found`, by index
+    occupied: int  # clusters with a client at the end
+    own: bool  # every client is alone in a cluster
+    colours: dict[Label, str]  # of the found clusters that are drawn
+    true: list[Label]  # every true cluster; empty where they are unknown
+    true_colours: dict[Label, str]  # of the largest true clusters
+
+
+def grouping(rounds: Sequence[Round], clients: Columns | None) -> Grouping:
+    """Read the clusters off the last sizes, or off the clients where no round gave sizes."""
+    cluster: list[Label] = clients["cluster"] if clients else []
+    true: list[Label] = (clients.get("true") if clients else None) or []
+    members = Counter(label for label in cluster if isinstance(label, int) and label >= 0)
+    known = [r["sizes"] for r in rounds if r.get("sizes")]
+    last = dict(enumerate(known[-1])) if known else dict(members)
+    found = sorted({*range(max(map(len, known), default=0)), *members})
+    own = len(last) > 1 and all(size == 1 for size in last.values())
+    largest = sorted(found, key=lambda c: (-last.get(c, 0), c))[:DRAWN]
+    # Thousands of clusters match a few arbitrarily, so there the true ones are coloured in order.
+    indices = (
+        {t: i for i, t in enumerate(ordered(true))} if own or not true else match(cluster, true)
+    )
+    largest_true = [label for label, _ in Counter(true).most_common(DRAWN)]
+    return Grouping(
+        found=found,
+        drawn=[] if own else sorted(largest),
+        occupied=sum(size > 0 for size in last.values()),
+        own=own,
+        colours={} if own else {c: colour(c) for c in sorted(largest)},
+        true=list(indices),
+        true_colours={t: colour(i) for t, i in indices.items() if t in largest_true},
+    )
+
+
+def summary(columns: Columns, groups: Grouping) -> dict[str, Any]:
+    """One row for each found cluster: its clients, samples, means, and overlap with the truth.
+
+    The columns of the truth are ordered as their matching rows, so that a right grouping is a
+    diagonal whatever the numbers of the clusters are.
+    """
+    cluster: list[Label] = columns["cluster"]
+    true: list[Label] = columns.get("true") or []
+    matched = match(cluster, true) if true else {}
+    overlaps = Counter(zip(cluster, true, strict=True)) if true else Counter()
+    truths = sorted(matched, key=lambda label: matched[label])
+    rows = []
+    for label in ordered(cluster):
+        inside = [row for row, other in enumerate(cluster) if other == label]
+        rows.append(
+            {
+                "label": label,
+                "colour": groups.colours.get(label, OTHER),
+                "clients": len(inside),
+                "samples": sum(columns["samples"][row] or 0 for row in inside),
+                "accuracy": _mean(columns.get("accuracy"), inside),
+                "loss": _mean(columns.get("loss"), inside),
+                "overlaps": [overlaps[label, truth] for truth in truths],
+            }
+        )
+    return {"truths": truths, "scored": columns.get("accuracy") is not None, "rows": rows}
+
+
+def _mean(values: Sequence[float | None] | None, rows: Sequence[int]) -> float | None:
+    if values is None:
+        return None
+    chosen = [value for value in (values[row] for row in rows) if value is not None]
+    finite = [value for value in chosen if math.isfinite(value)]
+    return sum(finite) / len(finite) if finite else None

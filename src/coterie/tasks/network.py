@@ -1,0 +1,68 @@
+"""What classification and regression share: a network and its flat vector."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from coterie.core.errors import DataError
+from coterie.core.layout import Layout
+
+
+class NetworkTask:
+    """A network, the layout of its flat vector, and how a new one is drawn.
+
+    `network` is a module, or a function that builds one. A module is drawn anew by the
+    `reset_parameters` of its layers, as PyTorch's own layers have it; parameters of layers without
+    that method keep the value they were given. A function is simply called again.
+    """
+
+    def __init__(self, network: nn.Module | Callable[[], nn.Module]) -> None:
+        self._build = None if isinstance(network, nn.Module) else network
+        self.module = network if isinstance(network, nn.Module) else network()
+        self.layout = Layout(self.module)
+        # Features stay integers only for networks that look them up.
+        embeds = any(isinstance(m, nn.Embedding | nn.EmbeddingBag) for m in self.module.modules())
+        self._feature_type = None if embeds else self.layout.dtype
+
+    def draw(self, generator: torch.Generator) -> Tensor:
+        """A random starting model, [d]."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(generator.initial_seed())
+            if self._build is not None:
+                return self.layout.flatten(self._build())
+            fresh = copy.deepcopy(self.module)
+            for part in fresh.modules():
+                reset = getattr(part, "reset_parameters", None)
+                if callable(reset):
+                    reset()
+            return self.layout.flatten(fresh)
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """Features in the type that the network takes."""
+        return x if self._feature_type is None else x.to(self._feature_type)
+
+    def probe(self, x: Tensor) -> Tensor:
+        """What the network gives for a few samples x [n, ...], [n, c]; refuse what it cannot take."""
+        name = type(self.module).__name__
+        was_training = self.module.training
+        self.module.eval()
+        try:
+            with torch.no_grad():
+                output: Tensor = self.module(self.inputs(x))
+        except (RuntimeError, ValueError, IndexError, TypeError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise DataError(
+                f"the module {name} cannot take samples of shape {list(x.shape[1:])}: {reason}"
+            ) from error
+        finally:
+            self.module.train(was_training)
+        if output.dim() != 2 or len(output) != len(x):
+            raise DataError(
+                f"the module {name} must give one row of outputs per sample, "
+                f"got shape {list(output.shape)} for {len(x)} samples"
+            )
+        return output

@@ -1,0 +1,63 @@
+"""Regression: squared error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from coterie.core.errors import DataError
+from coterie.core.task import Summary
+from coterie.tasks.network import NetworkTask
+
+
+class Regression(NetworkTask):
+    """Predict one real number with a network of one output.
+
+    The loss is (y - prediction)^2, without the half, as in the IFCA paper. `draw` replaces the
+    network's own initialisation where an experiment asks for another.
+
+    >>> task = Regression(nn.Linear(3, 1, bias=False))
+    >>> task.losses(torch.tensor([[1.0], [2.0]]), torch.tensor([0.0, 0.0])).tolist()
+    [1.0, 4.0]
+    """
+
+    def __init__(
+        self,
+        network: nn.Module | Callable[[], nn.Module],
+        draw: Callable[[torch.Generator], Tensor] | None = None,
+    ) -> None:
+        super().__init__(network)
+        self._draw = draw
+
+    def draw(self, generator: torch.Generator) -> Tensor:
+        return super().draw(generator) if self._draw is None else self._draw(generator)
+
+    def losses(self, output: Tensor, y: Tensor) -> Tensor:
+        """The squared error of every sample: outputs [..., n, 1] and targets [..., n] give [..., n]."""
+        return (output.squeeze(-1) - y).square()
+
+    def targets(self, y: Tensor) -> Tensor:
+        return y.to(self.layout.dtype)
+
+    def check(self, x: Tensor, y: Tensor) -> None:
+        """Refuse data that this network cannot learn from."""
+        outputs = self.probe(x[:2]).shape[1]
+        if outputs != 1 or y.dim() != 1:
+            raise DataError(
+                f"regression takes a network of one output and one target per sample, got "
+                f"{outputs} outputs of {type(self.module).__name__} and targets of shape "
+                f"{list(y.shape[1:])}"
+            )
+
+    def score(self, output: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+        """Per client: samples and summed squared error, [m, 2]."""
+        weight = mask.double()
+        loss = (self.losses(output, y).double() * weight).sum(1)
+        return torch.stack([weight.sum(1), loss], 1)
+
+    def summary(self, scores: Tensor) -> Summary:
+        """The mean squared error, pooled and per client."""
+        each = {"loss": scores[:, 1] / scores[:, 0]}
+        return Summary({"loss": float(scores[:, 1].sum() / scores[:, 0].sum())}, each)

@@ -1,0 +1,1 @@
+"""Pure algebra on flat parameters."""

@@ -1,0 +1,114 @@
+"""Folds: how uploads become what the server needs, without holding them all.
+
+Sums are kept in double precision, so that the order in which clients arrive and the way they are
+split into chunks do not show in single-precision models.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Total(NamedTuple):
+    """What `ByCluster` carries along."""
+
+    ids: list[Tensor]
+    cluster: list[Tensor]
+    weight: Tensor  # [k] sum of weights
+    sums: dict[str, Tensor]  # field -> [k, ...] weighted sums, in double precision
+    dtypes: dict[str, torch.dtype]  # of the uploads
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """What `ByCluster` gives: who was where, and means or sums of every field."""
+
+    cluster: Tensor  # [a] cluster of each client that answered, in order of id
+    count: Tensor  # [k] clients per cluster
+    total: Total
+
+    @property
+    def weight(self) -> float:
+        """The weights of all who answered, added up; 1 if nobody did."""
+        return float(self.total.weight.sum()) or 1.0
+
+    def sum(self, field: str) -> Tensor:
+        """The weighted sum per cluster, [k, ...]; a plain 0 if nobody answered."""
+        if field not in self.total.sums:
+            return torch.zeros(())
+        return self.total.sums[field].to(self.total.dtypes[field])
+
+    def mean(self, field: str, empty: Tensor) -> Tensor:
+        """The weighted mean per cluster [k, ...]; a cluster nobody is in takes its row of `empty`."""
+        if field not in self.total.sums:
+            return empty
+        return self._mean(self.total.sums[field], self.total.weight, empty)
+
+    def pooled_mean(self, field: str, empty: Tensor) -> Tensor:
+        """The weighted mean over everybody, whatever the cluster [...]; `empty` if nobody answered."""
+        if field not in self.total.sums:
+            return empty
+        sums = self.total.sums[field].sum(0, keepdim=True)
+        return self._mean(sums, self.total.weight.sum(0, keepdim=True), empty.unsqueeze(0))[0]
+
+    @staticmethod
+    def _mean(sums: Tensor, weight: Tensor, empty: Tensor) -> Tensor:
+        weight = weight.view(-1, *(1 for _ in sums.shape[1:]))
+        return torch.where(weight > 0, (sums / weight).to(empty.dtype), empty)
+
+
+@dataclass(frozen=True)
+class ByCluster:
+    """Sums per cluster of every uploaded field but `cluster` and `size`.
+
+    Every client counts the same, or with `by_size` as much as it has samples.
+
+    >>> class Upload(NamedTuple):
+    ...     cluster: Tensor
+    ...     model: Tensor
+    ...     size: Tensor
+    >>> fold = ByCluster(3)
+    >>> up = Upload(torch.tensor([0, 0, 2]), torch.tensor([[1.0], [3.0], [7.0]]), torch.ones(3))
+    >>> grouped = fold.finish(fold.add(fold.start(), torch.arange(3), up))
+    >>> grouped.mean("model", empty=torch.full((3, 1), -1.0)).flatten().tolist()
+    [2.0, -1.0, 7.0]
+    """
+
+    k: int
+    by_size: bool = False
+
+    def start(self) -> Total:
+        return Total([], [], torch.zeros(self.k, dtype=torch.float64), {}, {})
+
+    def add(self, total: Total, ids: Tensor, upload: Any) -> Total:
+        weight = upload.size if self.by_size else torch.ones_like(upload.size)
+        # [k, a]: row j holds the weights of the clients in cluster j, so a sum is one product.
+        member = torch.zeros(self.k, len(ids), dtype=torch.float64)
+        member[upload.cluster, torch.arange(len(ids))] = weight.double()
+        values = {n: v for n, v in upload._asdict().items() if n not in ("cluster", "size")}
+        sums = {
+            name: (member.to(value.dtype) @ value.flatten(1)).double().view(self.k, *value.shape[1:])
+            for name, value in values.items()
+        }
+        dtypes = {name: value.dtype for name, value in values.items()}
+        return self.merge(total, Total([ids], [upload.cluster], member.sum(1), sums, dtypes))
+
+    def merge(self, one: Total, other: Total) -> Total:
+        return Total(
+            one.ids + other.ids,
+            one.cluster + other.cluster,
+            one.weight + other.weight,
+            {n: one.sums[n] + value if n in one.sums else value for n, value in other.sums.items()}
+            or one.sums,
+            other.dtypes or one.dtypes,
+        )
+
+    def finish(self, total: Total) -> Grouped:
+        nobody = torch.zeros(0, dtype=torch.long)
+        order = torch.cat([nobody, *total.ids]).argsort()
+        cluster = torch.cat([nobody, *total.cluster])[order]
+        return Grouped(cluster, torch.bincount(cluster, minlength=self.k), total)
