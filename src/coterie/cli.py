@@ -45,11 +45,20 @@ def parser() -> argparse.ArgumentParser:
 
     run = commands.add_parser("run", help="run an algorithm on a federation and write a report")
     run.add_argument(
-        "words", nargs="*", metavar="ALGORITHM FEDERATION key=value", help="as in: ifca rotated-digits k=4"
+        "words",
+        nargs="*",
+        metavar="ALGORITHM FEDERATION key=value",
+        help="as in: ifca rotated-digits k=4",
     )
-    run.add_argument("--out", type=Path, metavar="DIR", help="the run folder (default: a new one in runs/)")
-    run.add_argument("--resume", type=Path, metavar="DIR", help="continue the interrupted run in DIR")
-    run.add_argument("--json", action="store_true", help="print one JSON object on stdout, nothing else")
+    run.add_argument(
+        "--out", type=Path, metavar="DIR", help="the run folder (default: a new one in runs/)"
+    )
+    run.add_argument(
+        "--resume", type=Path, metavar="DIR", help="continue the interrupted run in DIR"
+    )
+    run.add_argument(
+        "--json", action="store_true", help="print one JSON object on stdout, nothing else"
+    )
     run.set_defaults(command=run_command)
 
     listing = commands.add_parser("list", help="list algorithms and federations")
@@ -85,7 +94,9 @@ def run_command(options: argparse.Namespace) -> int:
         config = plan.config()
     run = plan.run(config)
     run.use(path, resume=options.resume is not None)
-    progress = Progress(f"{plan.algorithm_name} on {plan.federation_name}", run.settings.rounds, run.rounds)
+    progress = Progress(
+        f"{plan.algorithm_name} on {plan.federation_name}", run.settings.rounds, run.rounds
+    )
     try:
         with progress:
             run.complete(progress.on_round)

@@ -72,7 +72,9 @@ class IFCA(LocalWork):
     share: str = "none"  # trunk common to all clusters: none, joint (trained by all) or frozen
     head: str = "head"  # the part that each cluster has of its own when a trunk is shared
     trunk_rounds: int = 100  # rounds of FedAvg that train a frozen trunk
-    stable: int = 0  # rounds without a change after which clients get only their own model; 0: never
+    stable: int = (
+        0  # rounds without a change after which clients get only their own model; 0: never
+    )
     recheck: int = 10  # rounds after which identities are estimated again all the same
     start: str = "farthest"  # start policy: random, restarts, reject, warm or farthest
     tries: int = 10  # draws of k models that restarts and reject may make

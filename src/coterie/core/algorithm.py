@@ -26,7 +26,7 @@ class Population(Protocol):
 
 @dataclass(frozen=True)
 class Start:
-    """What an algorithm begins with: random models, clients to ask, and for the oracle the truth."""
+    """What an algorithm begins with: random models, clients to ask, for the oracle the truth."""
 
     population: Population
     task: Task

@@ -93,7 +93,7 @@ def restore(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def split(part: Tensor, whole: Tensor) -> tuple[Tensor, Tensor]:
-    """The coordinates of vectors [..., d] inside a part [..., p], and those outside [..., d - p]."""
+    """Vectors [..., d] as their coordinates inside a part [..., p] and outside [..., d - p]."""
     if bool(part.all()):
         return whole, whole[..., :0]
     return whole[..., part], whole[..., ~part]

@@ -41,7 +41,9 @@ class Samples:
                     f"{list(shape)} {kind}, client {i} has {list(x.shape[1:])} {x.dtype}"
                 )
         sizes = torch.tensor([0, *(len(y) for _, y in pairs)])
-        return cls(torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs]), sizes.cumsum(0))
+        return cls(
+            torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs]), sizes.cumsum(0)
+        )
 
     def __len__(self) -> int:
         """The number of clients."""

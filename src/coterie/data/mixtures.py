@@ -17,7 +17,11 @@ from coterie.tasks import Regression
 
 @dataclass(frozen=True, kw_only=True)
 class LinearMixture:
-    """Linear regressions of a few hidden kinds: section 6.1 of the IFCA paper."""
+    """Linear regressions of a few hidden kinds: section 6.1 of the IFCA paper.
+
+    True parameters are Bernoulli(0.5) draws scaled to norm R, as the paper writes; the code of its
+    authors multiplies the draw by R without normalising (`scale=raw`).
+    """
 
     clients: int = 100  # clients m, equal contiguous blocks for each group
     samples: int = 100  # training samples n of each client
@@ -25,7 +29,7 @@ class LinearMixture:
     groups: int = 2  # true clusters
     separation: float = 1.0  # R: the norm of every true parameter vector
     noise: float = 0.1  # sigma: standard deviation of the noise
-    scale: str = "norm"  # true parameters: norm (scaled to norm R) or raw (R times Bernoulli, as in the authors' code)
+    scale: str = "norm"  # true parameters: of norm R, or raw: R times a draw of zeros and ones
 
     suggests: ClassVar[dict[str, Any]] = {
         "k": 2,
@@ -51,7 +55,9 @@ class LinearMixture:
             )
 
     def build(self, seed: int) -> Federation:
-        truth = torch.stack([self._truth(seeds.generator(seed, "truth", j)) for j in range(self.groups)])
+        truth = torch.stack(
+            [self._truth(seeds.generator(seed, "truth", j)) for j in range(self.groups)]
+        )
         cluster = torch.arange(self.clients) * self.groups // self.clients
         train = self._samples(truth[cluster], self.samples, seeds.generator(seed, "train"))
         fresh = max(1, self.samples // 5)

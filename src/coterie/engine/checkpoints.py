@@ -1,4 +1,4 @@
-"""Checkpoints: all that a run needs to go on bit for bit, in one file that is whole or not there."""
+"""Checkpoints: all that a run needs to go on bit for bit, in one file, whole or not there."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ def load(path: Path, run: str) -> Checkpoint:
         raise CheckpointError(f"{path} is not a checkpoint of this version of coterie")
     expected = facts.pop("digest", None)
     if digest(tensors, facts) != expected:
-        raise CheckpointError(f"the checkpoint {path} is damaged: its contents do not match its digest")
+        raise CheckpointError(
+            f"the checkpoint {path} is damaged: its contents do not match its digest"
+        )
     if facts["run"] != run:
         raise CheckpointError(
             f"the checkpoint {path} belongs to another run: other settings or other data"
@@ -66,5 +68,5 @@ def digest(tensors: dict[str, Tensor], facts: dict[str, str]) -> str:
     for name, tensor in sorted(tensors.items()):
         total.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
         if tensor.numel():
-            total.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy())
+            total.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return total.hexdigest()

@@ -6,7 +6,7 @@ activations and works on all clients of a chunk at once. `kernel_for` chooses.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -79,7 +79,7 @@ class PerClient:
         pull_to = None if descent.anchor is None else layout.unflatten(descent.anchor[i])
         moves = None if descent.only is None else layout.unflatten(descent.only)
         for step in range(descent.steps[i]):
-            batch = slice(None)
+            batch: slice | Tensor = slice(None)
             if descent.batches is not None:
                 row = descent.batches[i][step]
                 batch = row[row >= 0]
@@ -99,13 +99,13 @@ class PerClient:
             carried = {n: torch.where(moves[n].bool(), c, before[n]) for n, c in carried.items()}
         return flat([*trained.values(), *carried.values()]).to(model.dtype)
 
-    def _clients(self, models: Tensor, rows: Rows):  # type: ignore[no-untyped-def]
+    def _clients(self, models: Tensor, rows: Rows) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """(model or models, features, targets) of one client after another, without padding."""
         for model, x, y, size in zip(models, rows.x, rows.y, rows.size.tolist(), strict=True):
             yield model, x[:size], y[:size]
 
     def _open(self, model: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Copies of a model's tensors: those that are trained, ready for gradients, and the rest."""
+        """Copies of a model's tensors: those that are trained, and the rest."""
         tensors = self.task.layout.unflatten(model.detach())
         trained = self.task.layout.trained
         return (
@@ -160,7 +160,9 @@ class Batched:
         return (
             any(type(layer) is nn.Linear for layer in layers)
             and all(type(layer) in (nn.Linear, nn.Flatten, *ELEMENTWISE) for layer in layers)
-            and all(l.start_dim == 1 and l.end_dim == -1 for l in layers if isinstance(l, nn.Flatten))
+            and all(
+                (f.start_dim, f.end_dim) == (1, -1) for f in layers if isinstance(f, nn.Flatten)
+            )
             and all(p.requires_grad for p in module.parameters())
             and len({id(layer) for layer in layers}) == len(layers)
         )
@@ -239,9 +241,7 @@ class Batched:
         return (self.task.losses(self._output(weights, x), y) * weight).sum(1)
 
     def _loss_rows(self, model: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-        output: Tensor = functional_call(
-            self.task.module, self.task.layout.unflatten(model), (x,)
-        )
+        output: Tensor = functional_call(self.task.module, self.task.layout.unflatten(model), (x,))
         return (self.task.losses(output, y).view_as(weight) * weight).sum(1)
 
     def _gradients(

@@ -82,7 +82,9 @@ class Simulator:
         """The ids of all clients."""
         return torch.arange(self.first, self.first + len(self.samples))
 
-    def at(self, *address: int | str, round: int = 0, ids: Tensor | None = None) -> SimulatedClients:
+    def at(
+        self, *address: int | str, round: int = 0, ids: Tensor | None = None
+    ) -> SimulatedClients:
         """The clients `ids` (all of them if not given) in a round, behind the seam.
 
         `address` is where their randomness begins, after the seed.
@@ -101,9 +103,7 @@ class Simulator:
         """The clients `ids` as a client step sees them."""
         rows = self.samples.rows(ids - self.first)
         rows = Rows(self.task.inputs(rows.x), self.task.targets(rows.y), rows.size)
-        return Cohort(
-            ids, rows, self.task, self.kernel, self.memory, round=round, address=address
-        )
+        return Cohort(ids, rows, self.task, self.kernel, self.memory, round=round, address=address)
 
 
 class SimulatedClients:

@@ -83,7 +83,7 @@ class Wrapper:
 
 
 class Bytes:
-    """Bytes that crossed, by client step and part: `down` what was sent out, `up` what came back."""
+    """Bytes that crossed, by client step and part: `down` what was sent, `up` what came back."""
 
     def __init__(self) -> None:
         self.parts: dict[tuple[str, str, str], int] = defaultdict(int)

@@ -85,7 +85,10 @@ def planned(words: list[str]) -> Plan:
     pairs = [word for word in words if "=" in word]
     if len(names) > 2:
         raise SettingError(f"settings are written key=value, got {names[2]}")
-    algorithm_name, federation_name = [*names, *[DEFAULT_ALGORITHM, DEFAULT_FEDERATION][len(names) :]]
+    algorithm_name, federation_name = [
+        *names,
+        *[DEFAULT_ALGORITHM, DEFAULT_FEDERATION][len(names) :],
+    ]
     algorithm = named("algorithm", algorithm_name, ALGORITHMS)
     federation = named("federation", federation_name, FEDERATIONS)
     owners = [algorithm, federation, RunSettings]
@@ -96,7 +99,9 @@ def planned(words: list[str]) -> Plan:
     return Plan(
         algorithm_name,
         federation_name,
-        *(make(owner, values) for owner in owners),
+        make(algorithm, values),
+        make(federation, values),
+        make(RunSettings, values),
         command,
     )
 
@@ -106,19 +111,25 @@ def planned_again(config: dict[str, Any], words: list[str]) -> Plan:
     try:
         names = [config["algorithm"], config["federation"]]
         values = config["settings"]
-        owners = [named("algorithm", names[0], ALGORITHMS), named("federation", names[1], FEDERATIONS)]
-        known = {setting.name for owner in (*owners, RunSettings) for setting in settings_of(owner)}
+        owners = [
+            named("algorithm", names[0], ALGORITHMS),
+            named("federation", names[1], FEDERATIONS),
+            RunSettings,
+        ]
+        known = {setting.name for owner in owners for setting in settings_of(owner)}
         if set(values) != known:
-            raise CheckpointError(f"config.json is of another version of coterie: {config['coterie']}")
-        made = [make(owner, values) for owner in (*owners, RunSettings)]
-        plan = Plan(names[0], names[1], *made, config["command"])
+            raise CheckpointError(
+                f"config.json is of another version of coterie: {config['coterie']}"
+            )
+        algorithm, federation, settings = (make(owner, values) for owner in owners)
+        plan = Plan(names[0], names[1], algorithm, federation, settings, config["command"])
     except (KeyError, TypeError) as error:
         raise CheckpointError(f"config.json does not describe a run: {error!r}") from error
     asked = [word for word in words if "=" not in word]
     for word, name in zip(asked, names, strict=False):
         if word != name:
             raise SettingError(f"a resumed run keeps its settings: it runs {name}, got {word}")
-    wanted = parse([word for word in words if "=" in word], [*owners, RunSettings])
+    wanted = parse([word for word in words if "=" in word], owners)
     for key, value in wanted.items():
         if values[key] != value:
             raise SettingError(

@@ -29,7 +29,12 @@ def description(name: str) -> str:
         kind = ALGORITHMS[name]
         text = inspect.getdoc(sys.modules[kind.__module__]) or ""
         return "\n\n".join(
-            [text, "Settings\n" + settings_table(kind), run_settings(), "What crosses\n" + crossing(kind)]
+            [
+                text,
+                "Settings\n" + settings_table(kind),
+                run_settings(),
+                "What crosses\n" + crossing(kind),
+            ]
         )
     if name in FEDERATIONS:
         kind = FEDERATIONS[name]

@@ -83,7 +83,7 @@ class Evaluator:
         prefix = "" if self.test is not None else "train_"
         numbers = {prefix + name: value for name, value in judged.summary.metrics.items()}
         known = cluster >= 0
-        numbers["clusters"] = len(cluster[known].unique())
+        numbers["clusters"] = len(set(cluster[known].tolist()))
         if self.federation.cluster is not None and bool(known.any()):
             numbers |= metrics.clustering(cluster[known], self.federation.cluster[known])
         if self.federation.truth is not None and judged.serving.adapt is None:
@@ -120,7 +120,7 @@ class Evaluator:
         return name, plane(rows)
 
     def tables(self, serving: Serving, judged: Judged) -> dict[str, Any]:
-        """The clients one by one, as columns: those that trained, and unseen ones if there are any."""
+        """The clients one by one, as columns: those that trained, and unseen ones if any."""
         what, points = self.map(serving)
         clients = columns(serving, self.train, self.federation.cluster)
         clients["loss"] = self._score(serving, self.train).summary.clients["loss"].tolist()
@@ -161,7 +161,7 @@ class Evaluator:
                 "where the true clusters are known"
             )
         peers = torch.empty_like(serving.ids)
-        for j in true.unique().tolist():
+        for j in sorted(set(true.tolist())):
             mine = torch.nonzero(true == j).flatten()
             theirs = self.test.ids[other == j]
             peers[mine] = theirs[torch.arange(len(mine)) % len(theirs)]
@@ -224,4 +224,6 @@ def plane(rows: Tensor) -> Tensor:
     # The sign of a component is arbitrary: let its largest coefficient be positive.
     largest = right[:2].abs().argmax(1, keepdim=True)
     points = points * right[:2].gather(1, largest).sign().flatten()
-    return torch.nn.functional.pad(points, (0, 2 - points.shape[1]))
+    flat = points.new_zeros(len(points), 2 - points.shape[1])  # where rows have one component only
+    both: Tensor = torch.cat([points, flat], 1)
+    return both

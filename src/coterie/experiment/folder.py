@@ -44,7 +44,9 @@ class RunFolder:
             folder = cls(path)
             folder.write("config.json", config)
         except OSError as error:
-            raise CoterieError(f"cannot write to the run folder {path}: {error.strerror}") from error
+            raise CoterieError(
+                f"cannot write to the run folder {path}: {error.strerror}"
+            ) from error
         return folder
 
     @classmethod
@@ -65,7 +67,7 @@ class RunFolder:
         return config
 
     def discard(self) -> None:
-        """Remove the files of a run that could not begin, and the folder if nothing else is in it."""
+        """Remove the files of a run that could not begin, and the folder if it is empty then."""
         for name in ("config.json", "rounds.jsonl"):
             (self.path / name).unlink(missing_ok=True)
         if not any(self.path.iterdir()):

@@ -1,4 +1,4 @@
-"""What a run shows while it goes on, and when it is done. All of it but the summary goes to stderr."""
+"""What a run shows while it goes on, on stderr, and when it is done."""
 
 from __future__ import annotations
 
@@ -88,28 +88,26 @@ def bytes_text(count: float) -> str:
     >>> bytes_text(558 * 2**20)
     '558.0 MiB'
     """
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            break
+    units = ["B", "KiB", "MiB", "GiB", "TiB"]
+    while count >= 1024 and len(units) > 1:
         count /= 1024
-    else:
-        unit = "TiB"
-    return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        units.pop(0)
+    return f"{count:.0f} B" if units[0] == "B" else f"{count:.1f} {units[0]}"
 
 
 def summary(run: Run) -> str:
     """The outcome of a run in a few lines."""
     result, numbers = run.result, run.metrics
     names = f"{result['algorithm']} on {result['federation']}"
-    lines = [f"{names}: {result['rounds']} rounds, seed {result['seed']}, {result['seconds']:.1f} s"]
-    for prefix in ("", "train_"):
-        if f"{prefix}accuracy" in numbers:
-            lines.append(
-                f"  {prefix.replace('_', ' ')}accuracy  {numbers[f'{prefix}accuracy']:.2%} of samples,"
-                f" {numbers[f'{prefix}accuracy_macro']:.2%} as the mean over clients"
-            )
-        if f"{prefix}loss" in numbers:
-            lines.append(f"  {prefix.replace('_', ' ')}loss      {numbers[f'{prefix}loss']:.4g}")
+    lines = [
+        f"{names}: {result['rounds']} rounds, seed {result['seed']}, {result['seconds']:.1f} s"
+    ]
+    prefix = "" if "loss" in numbers else "train_"
+    words = prefix.replace("_", " ")
+    if f"{prefix}accuracy" in numbers:
+        pooled, mean = numbers[f"{prefix}accuracy"], numbers[f"{prefix}accuracy_macro"]
+        lines.append(f"  {words}accuracy  {pooled:.2%} of samples, {mean:.2%} as mean of clients")
+    lines.append(f"  {words}loss      {numbers[f'{prefix}loss']:.4g}")
     if "distance" in numbers:
         lines.append(
             f"  distance  {numbers['distance']:.4g} one to one, "
@@ -118,7 +116,8 @@ def summary(run: Run) -> str:
     sizes = [int((run.clusters == j).sum()) for j in range(int(run.clusters.max()) + 1)]
     found = f"  clusters  {numbers['clusters']:.0f}: {sizes_text(sizes)}"
     if "ari" in numbers:
-        found += f" (ARI {numbers['ari']:.2f}, NMI {numbers['nmi']:.2f}, purity {numbers['purity']:.2f})"
+        scores = f"ARI {numbers['ari']:.2f}, NMI {numbers['nmi']:.2f}"
+        found += f" ({scores}, purity {numbers['purity']:.2f})"
     lines.append(found)
     down, up = bytes_text(result["bytes_down"]), bytes_text(result["bytes_up"])
     lines.append(f"  network   {down} down, {up} up")

@@ -139,7 +139,7 @@ class Run:
         return self
 
     def serve(self, federation: Federation) -> Tensor:
-        """The cluster whose model serves each client of another federation, by its training part."""
+        """The cluster that serves each client of another federation, by its training part."""
         count = len(self.federation)
         unseen = Simulator(
             federation.train, self.task, seed=self.settings.seed, first=count, population=count
@@ -298,7 +298,9 @@ class Run:
         diverged = any(t.is_floating_point() and not torch.isfinite(t).all() for t in self.state)
         if diverged and not any("no longer finite" in text for text in self.warnings):
             warnings.warn(
-                "the models are no longer finite; a smaller lr may help", CoterieWarning, stacklevel=2
+                "the models are no longer finite; a smaller lr may help",
+                CoterieWarning,
+                stacklevel=2,
             )
 
     @contextmanager
@@ -364,7 +366,7 @@ def fingerprint(part: Samples | None) -> list[Any]:
     if part is None:
         return []
     rows = torch.linspace(0, len(part.y) - 1, min(len(part.y), 1000)).long()
-    total = hashlib.sha256(part.offsets.numpy())
-    total.update(part.x[rows].contiguous().view(torch.uint8).numpy())
-    total.update(part.y[rows].contiguous().view(torch.uint8).numpy())
+    total = hashlib.sha256()
+    for tensor in (part.offsets, part.x[rows], part.y[rows]):
+        total.update(tensor.contiguous().view(torch.uint8).numpy().data)
     return [len(part), list(part.x.shape), str(part.x.dtype), total.hexdigest()]

@@ -20,7 +20,7 @@ class Classification(NetworkTask):
     """
 
     def losses(self, output: Tensor, y: Tensor) -> Tensor:
-        """The cross-entropy of every sample: logits [..., n, c] and labels [..., n] give [..., n]."""
+        """The cross-entropy of every sample: logits [..., n, c], labels [..., n] give [..., n]."""
         classes = output.shape[-1]
         flat = F.cross_entropy(output.reshape(-1, classes), y.reshape(-1), reduction="none")
         return flat.view(y.shape)

@@ -46,7 +46,7 @@ class NetworkTask:
         return x if self._feature_type is None else x.to(self._feature_type)
 
     def probe(self, x: Tensor) -> Tensor:
-        """What the network gives for a few samples x [n, ...], [n, c]; refuse what it cannot take."""
+        """The outputs [n, c] for a few samples x [n, ...]; refuse what the network cannot take."""
         name = type(self.module).__name__
         was_training = self.module.training
         self.module.eval()

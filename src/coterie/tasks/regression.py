@@ -35,7 +35,7 @@ class Regression(NetworkTask):
         return super().draw(generator) if self._draw is None else self._draw(generator)
 
     def losses(self, output: Tensor, y: Tensor) -> Tensor:
-        """The squared error of every sample: outputs [..., n, 1] and targets [..., n] give [..., n]."""
+        """Squared errors of all samples: outputs [..., n, 1], targets [..., n] give [..., n]."""
         return (output.squeeze(-1) - y).square()
 
     def targets(self, y: Tensor) -> Tensor:

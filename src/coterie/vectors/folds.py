@@ -43,13 +43,13 @@ class Grouped:
         return self.total.sums[field].to(self.total.dtypes[field])
 
     def mean(self, field: str, empty: Tensor) -> Tensor:
-        """The weighted mean per cluster [k, ...]; a cluster nobody is in takes its row of `empty`."""
+        """The weighted mean per cluster [k, ...]; an empty one takes its row of `empty`."""
         if field not in self.total.sums:
             return empty
         return self._mean(self.total.sums[field], self.total.weight, empty)
 
     def pooled_mean(self, field: str, empty: Tensor) -> Tensor:
-        """The weighted mean over everybody, whatever the cluster [...]; `empty` if nobody answered."""
+        """The weighted mean over everybody [...]; `empty` if nobody answered."""
         if field not in self.total.sums:
             return empty
         sums = self.total.sums[field].sum(0, keepdim=True)
@@ -91,7 +91,9 @@ class ByCluster:
         member[upload.cluster, torch.arange(len(ids))] = weight.double()
         values = {n: v for n, v in upload._asdict().items() if n not in ("cluster", "size")}
         sums = {
-            name: (member.to(value.dtype) @ value.flatten(1)).double().view(self.k, *value.shape[1:])
+            name: (member.to(value.dtype) @ value.flatten(1))
+            .double()
+            .view(self.k, *value.shape[1:])
             for name, value in values.items()
         }
         dtypes = {name: value.dtype for name, value in values.items()}
