@@ -109,17 +109,15 @@ def warm(trial: Trial, tries: int, rounds: int) -> Tensor:
 def farthest(trial: Trial, tries: int, rounds: int) -> Tensor:
     """Each next model is trained by the client that the models so far serve worst.
 
-    The first is trained by a random client. One draw is the start of all, so that models differ by
-    what their client taught them and not by chance.
+    The first is trained by the client that a random model serves worst. All are trained from that
+    random model, so that they differ by what their client taught them and not by chance.
     """
     panel = trial.panel()
-    pick = torch.randint(
-        len(panel.ids), (1,), generator=seeds.generator(trial.start.seed, "farthest")
-    )
-    client = panel.ids[pick]
     common = trial.draw(0)[:1]
+    best = torch.full((trial.start.clients,), torch.inf, dtype=common.dtype)  # loss of each so far
+    ids, loss = trial.judge(common)
+    client = ids[loss[:, 0].argmax()].view(1)
     models: list[Tensor] = []
-    best = torch.full((trial.start.clients,), torch.inf)  # loss of each client so far
     while True:
         model = common
         for _ in range(rounds):
@@ -128,7 +126,7 @@ def farthest(trial: Trial, tries: int, rounds: int) -> Tensor:
         if len(models) == trial.k:
             return torch.cat(models)
         ids, loss = trial.judge(model)
-        best[ids] = torch.minimum(best[ids], loss[:, 0].to(best.dtype))
+        best[ids] = torch.minimum(best[ids], loss[:, 0])
         best[client] = -torch.inf  # a client teaches once
         client = ids[best[ids].argmax()].view(1)
 

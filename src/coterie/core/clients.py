@@ -32,6 +32,11 @@ def on_client(step: Step) -> Step:
     return step
 
 
+def step_name(step: Callable[..., Any]) -> str:
+    """The name of a client step with its algorithm's, as in `IFCA.train`."""
+    return step.__qualname__
+
+
 @dataclass(frozen=True)
 class Each:
     """A download in which client i gets row i of `rows`, or row `index[i]` when `index` is given.

@@ -55,7 +55,7 @@ class Layout:
         pieces = vectors.split(self.sizes, dim=-1)
         lead = vectors.shape[:-1]
         return {
-            name: restore(piece.reshape(*lead, *shape), dtype)
+            name: restore(piece.reshape((*lead, *shape)), dtype)
             for name, piece, shape, dtype in zip(
                 self.names, pieces, self.shapes, self.dtypes, strict=True
             )

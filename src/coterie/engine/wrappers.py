@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from coterie.core import seeds
-from coterie.core.clients import Clients, Each, Fold, Stack
+from coterie.core.clients import Clients, Each, Fold, Stack, step_name
 from coterie.core.task import Task
 
 Tap = Callable[[Tensor, Any], tuple[Tensor, Any]]
@@ -111,7 +111,7 @@ class Metered(Wrapper):
         return Metered(self.inner.only(ids), self.bytes)
 
     def tap(self, step: Callable[..., Any], message: dict[str, Any]) -> Tap:
-        name = step.__name__
+        name = step_name(step)
         for part, value in message.items():
             self.bytes.parts[name, "down", part] += len(self.ids) * size_of_one(value)
 

@@ -213,7 +213,8 @@ def sketch(task: Task, seed: int) -> Tensor:
     """A random projection [d, 64] that keeps distances roughly."""
     generator = seeds.generator(seed, "sketch")
     shape = (task.layout.size, SKETCH)
-    return torch.randn(shape, generator=generator, dtype=task.layout.dtype) / SKETCH**0.5
+    projection: Tensor = torch.randn(shape, generator=generator, dtype=task.layout.dtype)
+    return projection / SKETCH**0.5
 
 
 def plane(rows: Tensor) -> Tensor:
@@ -225,5 +226,4 @@ def plane(rows: Tensor) -> Tensor:
     largest = right[:2].abs().argmax(1, keepdim=True)
     points = points * right[:2].gather(1, largest).sign().flatten()
     flat = points.new_zeros(len(points), 2 - points.shape[1])  # where rows have one component only
-    both: Tensor = torch.cat([points, flat], 1)
-    return both
+    return torch.cat([points, flat], 1)

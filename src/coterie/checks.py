@@ -1,0 +1,347 @@
+"""The conformance suite: what every algorithm must hold to, whoever wrote it.
+
+    from coterie.checks import check_algorithm
+    check_algorithm(MyAlgorithm(k=3))
+
+Each check runs the algorithm for a few rounds on a small federation in double precision and raises
+an AssertionError that names the broken promise. `CHECKS` lists them for `pytest.mark.parametrize`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import torch
+from torch import Tensor, nn
+
+from coterie.core import seeds
+from coterie.core.algorithm import Algorithm
+from coterie.core.clients import Clients, Each, step_name
+from coterie.core.errors import SettingError
+from coterie.data.federation import Federation, Samples
+from coterie.engine.wrappers import Wrapper
+from coterie.experiment.run import Run, simulate
+from coterie.experiment.settings import RunSettings
+from coterie.tasks import Classification
+
+Check = Callable[[Any], None]
+
+ROUNDS = 4
+FEATURES, CLASSES = 5, 3
+RAGGED = [1, 3, 17, 8, 2, 30, 8, 5]
+
+
+def check_algorithm(algorithm: Algorithm[Any]) -> None:
+    """Run every check that applies to an algorithm."""
+    for check in CHECKS:
+        if applies(check, algorithm):
+            check(algorithm)
+
+
+def applies(check: Check, algorithm: Algorithm[Any]) -> bool:
+    """Whether a check says something about an algorithm: some are about settings it may lack."""
+    needs = {empty_cluster_keeps_its_model: "models" in state_type(algorithm)._fields}
+    needs[one_cluster_works] = has(algorithm, "k")
+    return needs.get(check, True)
+
+
+def chunks_do_not_matter(algorithm: Any) -> None:
+    """One client at a time, the reference, gives the same as all of them at once."""
+    same(ran(algorithm, federation(), chunk=1), ran(algorithm, federation(), chunk=100))
+
+
+def padding_does_not_matter(algorithm: Any) -> None:
+    """Clients of very different sizes side by side give the same as each by itself."""
+    ragged = federation(sizes=RAGGED)
+    same(ran(algorithm, ragged, chunk=1), ran(algorithm, ragged, chunk=100))
+
+
+def same_seed_gives_same_bits(algorithm: Any) -> None:
+    """A run repeated is the same run to the last bit, also with lost replies and sampled clients."""
+    one, two = (ran(algorithm, federation(), fraction=0.5, lost=0.2) for _ in range(2))
+    same(one, two, exactly=True)
+
+
+def other_seed_gives_other_result(algorithm: Any) -> None:
+    """The seed is used."""
+    one, two = ran(algorithm, federation(), seed=1), ran(algorithm, federation(), seed=2)
+    assert not torch.equal(one.models, two.models), "two seeds gave identical models"
+
+
+def resuming_changes_nothing(algorithm: Any) -> None:
+    """A run that was stopped and resumed ends as the uninterrupted run, to the last bit."""
+    settings: dict[str, Any] = {"rounds": ROUNDS, "fraction": 0.5, "seed": 3}
+
+    class Stopped(Exception):
+        pass
+
+    def stop(record: dict[str, Any]) -> None:
+        if record["round"] == 2:
+            raise Stopped
+
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            simulate(algorithm, federation(), task(), folder=folder, on_round=stop, **settings)
+        except Stopped:
+            pass
+        resumed = simulate(algorithm, federation(), task(), folder=folder, resume=True, **settings)
+        same(ran(algorithm, federation(), **settings), resumed, exactly=True)
+        assert not list(Path(folder).glob(".*")), "an unfinished file was left behind"
+
+
+def order_of_clients_does_not_matter(algorithm: Any) -> None:
+    """Clients under other ids get the same models; only the ids are permuted."""
+    algorithm = full_batch(algorithm)
+    order = torch.randperm(len(RAGGED), generator=torch.Generator().manual_seed(5))
+    one = ran(algorithm, federation(sizes=RAGGED))
+    two = ran(algorithm, federation(sizes=RAGGED, order=order))
+    close(one.models[one.clusters][order], two.models[two.clusters], "models under other ids")
+
+
+def clusters_are_a_partition(algorithm: Any) -> None:
+    """Every client is served by exactly one existing model, also when few take part in a round."""
+    run = ran(algorithm, federation(), per_round=2)
+    assert torch.equal(run.serving.ids, torch.arange(len(RAGGED))), "a client is served not once"
+    assert run.clusters.shape == (len(RAGGED),), "not one cluster per client"
+    inside = (run.clusters >= 0) & (run.clusters < len(run.models))
+    assert bool(inside.all()), "a client is in a cluster that has no model"
+
+
+def empty_cluster_keeps_its_model(algorithm: Any) -> None:
+    """A cluster in which nobody trained has the model it had before the round."""
+    run = Run(algorithm, federation(), task(), RunSettings(rounds=1, per_round=1))
+    run._begin()
+    before = run.state.models.clone()
+    clients = run.simulator.at("round", 0, ids=torch.tensor([0]))
+    after, info = algorithm.round(run.state, clients)
+    empty = torch.ones(len(before), dtype=torch.bool)
+    empty[info.cluster] = False
+    assert bool(empty.any()), "the check needs a cluster that nobody is in: give it k > 1"
+    assert torch.equal(after.models[empty], before[empty]), "an empty cluster lost its model"
+    assert not torch.equal(after.models[~empty], before[~empty]), "a filled cluster did not train"
+
+
+def one_client_works(algorithm: Any) -> None:
+    """A federation of a single client is a federation."""
+    alone = federation(sizes=[6])
+    run = ran(replace(algorithm, k=1) if has(algorithm, "k") else algorithm, alone)
+    assert bool(torch.isfinite(run.models).all())
+
+
+def one_cluster_works(algorithm: Any) -> None:
+    """k = 1 puts everybody in the one cluster."""
+    run = ran(replace(algorithm, k=1), federation())
+    assert run.clusters.tolist() == [0] * len(RAGGED)
+
+
+def missing_replies_are_normal(algorithm: Any) -> None:
+    """Lost replies cost their clients' work and nothing else; if all are lost, nothing changes."""
+    run = ran(algorithm, federation(), lost=0.5)
+    assert bool(torch.isfinite(run.models).all()), "models are not finite after lost replies"
+    began = Run(algorithm, federation(), task(), RunSettings(rounds=1))
+    began._begin()
+    clients = began.simulator.at("round", 0)
+    after, info = algorithm.round(began.state, Deaf(clients))
+    assert len(info.ids) == 0
+    for name, old, new in zip(after._fields, began.state, after, strict=True):
+        if old.is_floating_point():
+            assert torch.equal(old, new), f"{name} changed although nobody answered"
+
+
+def steps_leave_their_inputs_alone(algorithm: Any) -> None:
+    """A client step changes neither what it was sent nor the data it works on."""
+    data = federation()
+    x, y = data.train.x.clone(), data.train.y.clone()
+    run = Run(algorithm, data, task(), RunSettings(rounds=1))
+    run._begin()
+    algorithm.round(run.state, Watchful(run.simulator.at("round", 0)))
+    algorithm.serve(run.state, Watchful(run.simulator.at("serve")))
+    assert torch.equal(x, data.train.x), "features changed"
+    assert torch.equal(y, data.train.y), "targets changed"
+
+
+def metered_bytes_are_the_declared_parts(algorithm: Any) -> None:
+    """What the meter counts is what the steps' signatures declare, no more and no less."""
+    run = Run(algorithm, federation(), task(), RunSettings(rounds=1))
+    run._begin()
+    before = Counter(run.bytes.parts)
+    book = Bookkeeper(run._clients("round", 0, ids=torch.arange(len(RAGGED))))
+    algorithm.round(run.state, book)
+    metered = Counter(run.bytes.parts)
+    metered.subtract(before)
+    assert {k: v for k, v in metered.items() if v} == {k: v for k, v in book.counts.items() if v}
+    table = run.bytes.table()
+    for name, step in book.steps.items():
+        down = set(inspect.signature(step).parameters) - {"cohort"}
+        assert set(table[name]["down"]) == down, f"{name} downloads other parts than it declares"
+        assert set(table[name]["up"]) == set(get_type_hints(step)["return"]._fields)
+
+
+def training_does_not_see_test_data(algorithm: Any) -> None:
+    """Other test data, same training: the test part is never used to train or to choose."""
+    data = federation()
+    assert data.test is not None
+    noise = Samples(torch.randn_like(data.test.x), data.test.y.flip(0), data.test.offsets)
+    same(ran(algorithm, data), ran(algorithm, replace(data, test=noise)))
+
+
+def unseen_clients_are_served(algorithm: Any) -> None:
+    """Clients that never took part get a model too."""
+    run = ran(algorithm, federation())
+    cluster = run.serve(federation(sizes=[4, 9, 2]))
+    assert cluster.shape == (3,)
+    assert int(cluster.min()) >= 0
+
+
+def bad_settings_are_refused(algorithm: Any) -> None:
+    """A number out of range is refused with the rule and the value in one sentence."""
+    for field in fields(algorithm):
+        value = getattr(algorithm, field.name)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            try:
+                replace(algorithm, **{field.name: -1})
+            except SettingError as error:
+                sentence = str(error)
+                assert f"`{field.name}` of {type(algorithm).__name__} must" in sentence, sentence
+                assert sentence.endswith("got -1"), sentence
+            else:
+                raise AssertionError(f"{field.name}=-1 was accepted")
+
+
+CHECKS: list[Check] = [
+    chunks_do_not_matter,
+    padding_does_not_matter,
+    same_seed_gives_same_bits,
+    other_seed_gives_other_result,
+    resuming_changes_nothing,
+    order_of_clients_does_not_matter,
+    clusters_are_a_partition,
+    empty_cluster_keeps_its_model,
+    one_client_works,
+    one_cluster_works,
+    missing_replies_are_normal,
+    steps_leave_their_inputs_alone,
+    metered_bytes_are_the_declared_parts,
+    training_does_not_see_test_data,
+    unseen_clients_are_served,
+    bad_settings_are_refused,
+]
+
+
+def federation(sizes: list[int] | None = None, order: Tensor | None = None) -> Federation:
+    """A small federation of two hidden groups, which name the classes differently."""
+    sizes = [12] * len(RAGGED) if sizes is None else sizes
+    direction = torch.randn(FEATURES, CLASSES, generator=seeds.generator(0, "direction")).double()
+    train, test = [], []
+    for i, size in enumerate(sizes):
+        x = torch.randn(size + 3, FEATURES, generator=seeds.generator(0, "x", i)).double()
+        y = ((x @ direction).argmax(1) + i % 2) % CLASSES
+        train.append((x[:size], y[:size]))
+        test.append((x[size:], y[size:]))
+    cluster = torch.arange(len(sizes)) % 2
+    if order is not None:
+        train, test = [train[i] for i in order], [test[i] for i in order]
+        cluster = cluster[order]
+    return Federation(Samples.of(train), Samples.of(test), cluster)
+
+
+def task() -> Classification:
+    """A small network in double precision, so that rounding cannot hide or feign a difference."""
+    network = nn.Sequential(nn.Linear(FEATURES, 6), nn.Tanh(), nn.Linear(6, CLASSES))
+    return Classification(network.double())
+
+
+def ran(algorithm: Any, data: Federation, **settings: Any) -> Run:
+    """A short run."""
+    return simulate(algorithm, data, task(), **{"rounds": ROUNDS, **settings})
+
+
+def same(one: Run, two: Run, *, exactly: bool = False) -> None:
+    """Two runs ended alike: clusters equal, models and numbers equal or equal to rounding."""
+    assert torch.equal(one.clusters, two.clusters), "clusters differ"
+    if exactly:
+        assert torch.equal(one.models, two.models), "models differ in some bit"
+        assert one.metrics == two.metrics, "metrics differ in some bit"
+    close(one.models, two.models, "models")
+
+
+def close(one: Tensor, two: Tensor, what: str) -> None:
+    apart = float((one - two).abs().max())
+    assert apart < 1e-9, f"{what} differ by {apart:.3g}"
+
+
+def has(algorithm: Any, name: str) -> bool:
+    return any(field.name == name for field in fields(algorithm))
+
+
+def state_type(algorithm: Any) -> Any:
+    return get_type_hints(type(algorithm).init)["return"]
+
+
+def full_batch(algorithm: Any) -> Any:
+    """The algorithm without mini-batches, which are drawn by client id."""
+    return replace(algorithm, batch=0) if has(algorithm, "batch") else algorithm
+
+
+class Deaf(Wrapper):
+    """Clients that never answer."""
+
+    def only(self, ids: Tensor) -> Deaf:
+        return Deaf(self.inner.only(ids))
+
+    def tap(self, step: Callable[..., Any], message: dict[str, Any]) -> Any:
+        return lambda ids, upload: (ids[:0], upload)
+
+
+class Watchful(Wrapper):
+    """Clients that complain about a step that changes what it was sent."""
+
+    def only(self, ids: Tensor) -> Watchful:
+        return Watchful(self.inner.only(ids))
+
+    def run(self, step: Callable[..., Any], *, fold: Any = None, **message: Any) -> Any:
+        copies = {name: tensor_of(value).clone() for name, value in message.items()}
+        answer = self.inner.run(step, fold=fold, **message)
+        for name, value in message.items():
+            assert torch.equal(copies[name], tensor_of(value)), f"{step.__name__} changed {name}"
+        return answer
+
+
+class Bookkeeper(Wrapper):
+    """Clients whose traffic is added up a second time, from the tensors themselves."""
+
+    def __init__(self, inner: Clients, before: Bookkeeper | None = None) -> None:
+        super().__init__(inner)
+        self.counts: Counter[tuple[str, str, str]] = Counter() if before is None else before.counts
+        self.steps: dict[str, Callable[..., Any]] = {} if before is None else before.steps
+
+    def only(self, ids: Tensor) -> Bookkeeper:
+        return Bookkeeper(self.inner.only(ids), self)
+
+    def tap(self, step: Callable[..., Any], message: dict[str, Any]) -> Any:
+        key = step_name(step)
+        if len(self.ids):
+            self.steps[key] = step
+        for name, value in message.items():
+            for i in self.ids:
+                sent = value.of(i.view(1)) if isinstance(value, Each) else value
+                self.counts[key, "down", name] += sent.numel() * sent.element_size()
+
+        def note(ids: Tensor, upload: Any) -> tuple[Tensor, Any]:
+            for name in upload._fields:
+                row = getattr(upload, name)[0]
+                size = len(ids) * row.numel() * row.element_size()
+                self.counts[key, "up", name] += size
+            return ids, upload
+
+        return note
+
+
+def tensor_of(value: Any) -> Tensor:
+    return value.rows if isinstance(value, Each) else value

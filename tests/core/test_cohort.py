@@ -1,0 +1,147 @@
+import pytest
+import torch
+from torch import nn
+
+from coterie import Classification, Regression
+from coterie.core.cohort import shuffled_batches
+from coterie.data.federation import Samples
+from coterie.engine.simulator import Simulator
+
+
+class Counting(nn.Module):
+    """A linear model that counts how often it is trained on."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(1, 1, bias=False)
+        self.steps, self.samples = 0, 0
+
+    def forward(self, x):
+        if self.training:
+            self.steps += 1
+            self.samples += len(x)
+        return self.layer(x)
+
+
+def cohort_of(module, sizes, task=Regression, seed=0):
+    clients = [(torch.arange(1.0, n + 1)[:, None], torch.ones(n)) for n in sizes]
+    simulator = Simulator(Samples.of(clients), task(module), seed=seed)
+    return simulator.cohort(torch.arange(len(sizes)), 0, (seed,))
+
+
+@pytest.mark.parametrize(
+    ("work", "steps", "samples"),
+    [
+        ({"steps": 10}, 10, 50),
+        ({"epochs": 3}, 3, 15),
+        ({"steps": 10, "batch": 2}, 10, 2 + 2 + 1 + 2 + 2 + 1 + 2 + 2 + 1 + 2),
+        ({"epochs": 3, "batch": 2}, 9, 15),
+        ({"steps": 4, "batch": 100}, 4, 20),
+        ({"epochs": 2, "batch": 5}, 2, 10),
+    ],
+)
+def test_every_gradient_step_that_was_asked_for_is_made(work, steps, samples):
+    """A public code stopped at the end of the data and made 1 of 10 steps."""
+    module = Counting()
+    cohort_of(module, [5]).descend(torch.zeros(1, 1), lr=0.0, **work)
+    assert (module.steps, module.samples) == (steps, samples)
+
+
+def test_gradient_descent_by_hand():
+    # One sample x = 1, y = 1: loss (w - 1)^2, gradient 2 (w - 1); from 0 with lr 1/4 half the way
+    # is left after every step.
+    end = cohort_of(nn.Linear(1, 1, bias=False), [1]).descend(torch.zeros(1, 1), lr=0.25, steps=3)
+    assert end.item() == pytest.approx(1 - 0.5**3)
+
+
+def test_pull_and_weight_decay_by_hand():
+    cohort = cohort_of(nn.Linear(1, 1, bias=False), [1])
+    start = torch.zeros(1, 1)
+    pulled = cohort.descend(start, lr=0.1, steps=1, pull=3.0, anchor=torch.full((1, 1), 2.0))
+    assert pulled.item() == pytest.approx(0.1 * (2 + 3 * 2))
+    decayed = cohort.descend(torch.ones(1, 1), lr=0.1, steps=1, weight_decay=0.5)
+    assert decayed.item() == pytest.approx(1 - 0.1 * 0.5)
+
+
+def test_only_moves_the_named_coordinates():
+    module = nn.Sequential(nn.Linear(1, 3), nn.Tanh(), nn.Linear(3, 1))
+    cohort = cohort_of(module, [4, 2])
+    head = cohort.task.layout.part("head")
+    start = torch.randn(2, 10, generator=torch.Generator().manual_seed(0))
+    end = cohort.descend(start, lr=0.1, steps=5, only=head)
+    assert torch.equal(end[:, ~head], start[:, ~head])
+    assert not torch.equal(end[:, head], start[:, head])
+
+
+def test_batches_of_a_pass_hold_every_row_once():
+    rows = shuffled_batches(7, 3, 6, torch.Generator().manual_seed(0))
+    for one_pass in (rows[:3], rows[3:]):
+        assert sorted(one_pass[one_pass >= 0].tolist()) == list(range(7))
+    assert rows[0].tolist() != rows[3].tolist()
+
+
+def test_a_client_draws_the_same_batches_alone_and_in_company():
+    module = nn.Sequential(nn.Linear(1, 2), nn.Tanh(), nn.Linear(2, 1))
+    together = cohort_of(module, [5, 9]).descend(torch.ones(2, 7), lr=0.1, epochs=2, batch=2)
+    clients = [(torch.arange(1.0, n + 1)[:, None], torch.ones(n)) for n in (5, 9)]
+    simulator = Simulator(Samples.of(clients), Regression(module))
+    alone = simulator.cohort(torch.tensor([1]), 0, (0,)).descend(
+        torch.ones(1, 7), lr=0.1, epochs=2, batch=2
+    )
+    torch.testing.assert_close(together[1], alone[0])
+
+
+def test_a_stochastic_gradient_is_of_that_many_samples():
+    # Rows x = 1, 2, 3 with y = 1 at w = 0: gradients -2 x, so a batch of one is -2, -4 or -6.
+    cohort = cohort_of(nn.Linear(1, 1, bias=False), [3])
+    seen = {round(cohort.gradient(torch.zeros(1, 1), batch=1).item(), 4) for _ in range(40)}
+    assert seen == {-2.0, -4.0, -6.0}
+    assert cohort.gradient(torch.zeros(1, 1)).item() == pytest.approx(-4.0)
+
+
+def test_a_diverged_model_is_chosen_by_nobody():
+    cohort = cohort_of(nn.Linear(1, 1, bias=False), [3])
+    loss = cohort.loss(torch.tensor([[float("nan")], [5.0]]))
+    assert loss[0, 0] == torch.inf
+    assert loss.argmin(1).tolist() == [1]
+
+
+def test_dropout_is_off_when_losses_are_compared_and_on_when_training():
+    module = nn.Sequential(nn.Linear(1, 50), nn.Dropout(0.5), nn.Linear(50, 1))
+    cohort = cohort_of(module, [6])
+    model = torch.randn(1, 151, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(cohort.loss(model), cohort.loss(model))
+    one = cohort.descend(model, lr=0.01, steps=1)
+    two = cohort.descend(model, lr=0.01, steps=1)
+    assert not torch.equal(one, two)
+
+
+def test_training_leaves_the_global_generator_alone():
+    module = nn.Sequential(nn.Linear(1, 50), nn.Dropout(0.5), nn.Linear(50, 1))
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    cohort_of(module, [6]).descend(torch.zeros(1, 151), lr=0.01, steps=2, batch=2)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_running_statistics_move_in_training_and_travel_with_the_model():
+    module = nn.Sequential(nn.Linear(1, 2), nn.BatchNorm1d(2), nn.Linear(2, 2))
+    clients = [(torch.randn(8, 1), torch.randint(2, (8,))) for _ in range(2)]
+    simulator = Simulator(Samples.of(clients), Classification(module))
+    layout = simulator.task.layout
+    start = layout.flatten(module).expand(2, -1)
+    end = simulator.cohort(torch.arange(2), 0, (0,)).descend(start, lr=0.1, steps=3)
+    after = layout.unflatten(end)
+    assert after["1.num_batches_tracked"].tolist() == [3, 3]
+    assert not torch.equal(after["1.running_mean"][0], after["1.running_mean"][1])
+    assert module[1].num_batches_tracked == 0
+
+
+def test_memory_is_each_clients_own():
+    cohort = cohort_of(nn.Linear(1, 1), [2, 2, 2])
+    default = torch.zeros(3, 2)
+    assert torch.equal(cohort.recall("model", default), default)
+    cohort.keep("model", torch.arange(6.0).view(3, 2))
+    assert cohort.recall("model").tolist() == [[0, 1], [2, 3], [4, 5]]
+    assert cohort.remembers("model").all()

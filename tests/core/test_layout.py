@@ -1,0 +1,63 @@
+import pytest
+import torch
+from torch import nn
+
+from coterie.core.errors import SettingError
+from coterie.core.layout import Layout, join, split
+
+
+def network():
+    return nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
+
+
+def test_flatten_and_unflatten_are_inverse_with_buffers():
+    module = network()
+    module[1].running_mean += 5
+    module[1].num_batches_tracked += 7
+    layout = Layout(module)
+    tensors = layout.unflatten(layout.flatten(module))
+    for name, value in module.state_dict().items():
+        assert torch.equal(tensors[name], value)
+        assert tensors[name].dtype == value.dtype
+
+
+def test_parameters_come_first_and_buffers_are_not_trained():
+    layout = Layout(network())
+    assert layout.trained_size == 2 * 3 + 3 + 3 + 3 + 3 * 2 + 2
+    assert layout.size == layout.trained_size + 3 + 3 + 1
+
+
+def test_frozen_parameters_are_carried_but_not_trained():
+    module = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2))
+    module[0].requires_grad_(False)
+    layout = Layout(module)
+    assert layout.trained == ["1.weight", "1.bias"]
+    assert layout.size == 6 + 3 + 6 + 2
+
+
+def test_head_is_the_last_layer_and_body_the_rest():
+    layout = Layout(network())
+    head, body = layout.part("head"), layout.part("body")
+    assert int(head.sum()) == 3 * 2 + 2
+    assert torch.equal(head, ~body)
+    assert torch.equal(layout.part("2"), head)
+    assert int(layout.part("2.bias").sum()) == 2
+
+
+def test_an_unknown_part_is_refused_with_the_near_ones():
+    with pytest.raises(SettingError, match=r"no part named haed; did you mean `head`"):
+        Layout(network()).part("haed")
+
+
+def test_a_module_without_parameters_is_refused():
+    with pytest.raises(SettingError, match="ReLU has no parameters to train"):
+        Layout(nn.ReLU())
+
+
+def test_join_undoes_split_and_broadcasts_the_trunk():
+    part = torch.tensor([False, True, True, False])
+    models = torch.arange(8.0).view(2, 4)
+    inside, outside = split(part, models)
+    assert torch.equal(join(part, inside, outside), models)
+    shared = join(part, inside, torch.tensor([9.0, 9.0]))
+    assert shared.tolist() == [[9, 1, 2, 9], [9, 5, 6, 9]]

@@ -1,0 +1,143 @@
+"""The kernels agree with each other and with PyTorch's own optimiser."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from coterie import Classification, Regression
+from coterie.core.cohort import Cohort, Rows
+from coterie.data.federation import Samples
+from coterie.engine.kernels import Batched, PerClient, kernel_for
+from coterie.engine.simulator import ClientMemory
+
+
+def cohort(task, kernel, sizes, features, outputs, seed):
+    generator = torch.Generator().manual_seed(seed)
+    clients = []
+    for n in sizes:
+        x = torch.randn(n, features, generator=generator).double()
+        y = torch.randint(outputs, (n,), generator=generator)
+        clients.append((x, y))
+    rows = Samples.of(clients).rows(torch.arange(len(sizes)))
+    rows = Rows(rows.x, task.targets(rows.y), rows.size)
+    return Cohort(
+        torch.arange(len(sizes)),
+        rows,
+        task,
+        kernel(task),
+        ClientMemory(len(sizes)),
+        round=0,
+        address=(0,),
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    features=st.integers(1, 4),
+    hidden=st.integers(1, 4),
+    outputs=st.integers(2, 3),
+    batch=st.integers(0, 5),
+    epochs=st.booleans(),
+    weight_decay=st.sampled_from([0.0, 0.1]),
+    pull=st.sampled_from([0.0, 0.5]),
+    head_only=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_batched_equals_per_client_for_any_shape_and_work(
+    sizes, features, hidden, outputs, batch, epochs, weight_decay, pull, head_only, seed
+):
+    module = nn.Sequential(
+        nn.Flatten(), nn.Linear(features, hidden), nn.Tanh(), nn.Linear(hidden, outputs, bias=False)
+    )
+    task = Classification(module.double())
+    d = task.layout.size
+    generator = torch.Generator().manual_seed(seed)
+    start = torch.randn(len(sizes), d, generator=generator).double()
+    models = torch.randn(3, d, generator=generator).double()
+    own = torch.randn(len(sizes), 2, d, generator=generator).double()
+    work = {"lr": 0.1, "batch": batch, "weight_decay": weight_decay}
+    work |= {"epochs": 2} if epochs else {"steps": 3}
+    if pull:
+        work |= {"pull": pull, "anchor": torch.ones_like(start)}
+    if head_only:
+        work |= {"only": task.layout.part("head")}
+    one, two = (
+        cohort(task, kernel, sizes, features, outputs, seed) for kernel in (PerClient, Batched)
+    )
+    torch.testing.assert_close(one.loss(models), two.loss(models))
+    torch.testing.assert_close(one.loss(own), two.loss(own))
+    torch.testing.assert_close(one.gradient(start, batch=batch), two.gradient(start, batch=batch))
+    torch.testing.assert_close(one.score(start), two.score(start))
+    torch.testing.assert_close(one.descend(start, **work), two.descend(start, **work))
+
+
+def test_descent_is_that_of_torch_optim():
+    module = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).double()
+    task = Classification(module)
+    work = cohort(task, Batched, [7], 3, 2, seed=1)
+    start = task.layout.flatten(module)
+    end = work.descend(start[None], lr=0.3, steps=5, weight_decay=0.01)
+    ((x, y),) = list(work)
+    optimiser = torch.optim.SGD(module.parameters(), lr=0.3, weight_decay=0.01)
+    for _ in range(5):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(module(x), y).backward()
+        optimiser.step()
+    torch.testing.assert_close(end[0], task.layout.flatten(module))
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5), nn.Linear(3, 2)),
+        nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2)),
+        nn.Sequential(
+            nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 2, 2), nn.Flatten(), nn.Linear(2, 2)
+        ),
+        nn.Sequential(nn.Linear(4, 3), nn.Softmax(1), nn.Linear(3, 2)),
+    ],
+    ids=["dropout", "batch norm", "convolution", "softmax"],
+)
+def test_networks_that_are_no_plain_stack_go_one_by_one(module):
+    assert isinstance(kernel_for(Classification(module)), PerClient)
+
+
+def test_a_layer_used_twice_goes_one_by_one():
+    layer = nn.Linear(2, 2)
+    assert isinstance(kernel_for(Classification(nn.Sequential(layer, nn.ReLU(), layer))), PerClient)
+
+
+def test_a_plain_stack_is_batched():
+    module = nn.Sequential(nn.Flatten(), nn.Sequential(nn.Linear(4, 3), nn.ReLU()), nn.Linear(3, 2))
+    assert isinstance(kernel_for(Classification(module)), Batched)
+    assert isinstance(kernel_for(Regression(nn.Linear(3, 1))), Batched)
+
+
+def test_a_frozen_layer_stays():
+    module = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+    module[0].requires_grad_(False)
+    task = Classification(module)
+    start = task.layout.flatten(module)[None]
+    end = cohort(task, PerClient, [5], 3, 2, seed=0).descend(start, lr=0.1, steps=3)
+    frozen = task.layout.part("0")
+    assert torch.equal(end[:, frozen], start[:, frozen])
+    assert not torch.equal(end[:, ~frozen], start[:, ~frozen])
+
+
+def test_a_parameter_that_is_not_used_stays():
+    class Idle(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used, self.idle = nn.Linear(3, 2), nn.Linear(3, 2)
+
+        def forward(self, x):
+            return self.used(x)
+
+    task = Classification(Idle().double())
+    start = torch.ones(1, task.layout.size).double()
+    end = cohort(task, PerClient, [5], 3, 2, seed=0).descend(start, lr=0.1, steps=1)
+    idle = task.layout.part("idle")
+    assert torch.equal(end[:, idle], start[:, idle])

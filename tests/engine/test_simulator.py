@@ -1,0 +1,59 @@
+import torch
+from torch import nn
+
+from coterie import Regression
+from coterie.data.federation import Samples
+from coterie.engine.simulator import Simulator
+
+
+def simulator(sizes, **options):
+    clients = [(torch.full((n, 1), float(i)), torch.zeros(n)) for i, n in enumerate(sizes)]
+    return Simulator(Samples.of(clients), Regression(nn.Linear(1, 1)), **options)
+
+
+def test_clients_of_like_size_share_a_chunk():
+    chunks = list(simulator([9, 1, 8, 2, 9], chunk=2).chunks(torch.arange(5)))
+    assert [chunk.tolist() for chunk in chunks] == [[1, 3], [2, 0], [4]]
+
+
+def test_padding_is_zero_and_sizes_are_kept():
+    rows = simulator([3, 1]).samples.rows(torch.tensor([1, 0]))
+    assert rows.x.shape == (2, 3, 1)
+    assert rows.x[:, :, 0].tolist() == [[1, 0, 0], [0, 0, 0]]
+    assert rows.size.tolist() == [1, 3]
+
+
+def test_neighbours_of_equal_size_are_not_copied():
+    samples = simulator([2, 2, 2]).samples
+    rows = samples.rows(torch.tensor([1, 2]))
+    assert rows.x.data_ptr() == samples.x[2:].data_ptr()
+    assert rows.x[:, :, 0].tolist() == [[1, 1], [2, 2]]
+
+
+def test_one_large_client_does_not_make_the_others_large():
+    """Padding happens per chunk: 1,000 small clients beside a giant stay small."""
+    many = simulator([10_000] + [5] * 1000, chunk=100)
+    padded = sum(many.samples.rows(ids).y.numel() for ids in many.chunks(many.ids))
+    assert padded <= 2 * (10_000 + 5 * 1000) + 100 * 10_000
+    without_giant = sum(
+        many.samples.rows(ids).y.numel() for ids in many.chunks(many.ids) if 0 not in ids
+    )
+    assert without_giant == 1000 * 5 - 5 * (
+        len(next(c for c in many.chunks(many.ids) if 0 in c)) - 1
+    )
+
+
+def test_a_large_model_makes_small_chunks():
+    wide = Regression(nn.Linear(2**20, 1))
+    samples = Samples.of([(torch.zeros(1, 2**20), torch.zeros(1))] * 2)
+    assert Simulator(samples, wide).chunk < 10
+    assert simulator([1]).chunk == 256
+
+
+def test_unseen_clients_are_numbered_behind_the_others_and_remember_nothing():
+    seen = simulator([2, 2])
+    seen.memory.keep("note", torch.tensor([0, 1]), torch.tensor([[5.0], [6.0]]))
+    unseen = simulator([2], first=2, population=2, memory=seen.memory)
+    cohort = unseen.cohort(unseen.ids, 0, (0,))
+    assert cohort.ids.tolist() == [2]
+    assert cohort.recall("note", torch.tensor([[9.0]])).tolist() == [[9.0]]

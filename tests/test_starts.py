@@ -1,0 +1,96 @@
+import pytest
+import torch
+
+import coterie
+from coterie import IFCA, CoterieWarning, starts
+from coterie.core.errors import CoterieError, SettingError
+from tests.algorithms.lines import simulator, start_of
+
+
+def started(policy, targets, draws, **settings):
+    ifca = IFCA(k=2, lr=0.25, steps=1, start=policy, **settings)
+    return ifca.init(start_of(simulator(targets, draws=draws))).models.flatten().tolist()
+
+
+def test_random_takes_the_draws_as_they_are():
+    # One draw is for the trunk, which is empty without sharing.
+    assert started("random", [1, 3], draws=[9, 5, 7]) == [5, 7]
+
+
+def test_farthest_lets_the_worst_served_client_teach():
+    # The random model 0 serves the client at 8 worst; trained there it is at 4 after one round.
+    # Now the client at -5 is served worst and teaches the second model: -2.5.
+    models = started("farthest", [1, 8, -5], draws=[9, 0, 7], start_rounds=1)
+    assert models == [4.0, -2.5]
+
+
+def test_restarts_keep_the_draw_with_the_lowest_loss():
+    # After one round the draws (1, 2) and (1, -2) fit clients at 1 and -2 differently well.
+    models = started("restarts", [1, -2], draws=[9, 1, 2, 1, -2, 5, 6], tries=3, start_rounds=1)
+    assert models == [1.0, -2.0]
+
+
+def test_reject_redraws_until_every_cluster_has_its_share():
+    # (0, 9) puts all three clients at -1, 1, 2 in the first cluster; (-1, 2) splits them 1 to 2,
+    # which is less than 35 % for the smaller one; (0, 2) also; with four clients (-1, 2) is half.
+    models = started("reject", [-1, -2, 1, 2], draws=[5, 0, 9, -1, 2], tries=10)
+    assert models == [-1.0, 2.0]
+
+
+def test_reject_gives_up_with_a_warning_and_the_best_draw():
+    with pytest.warns(CoterieWarning, match="none of 2 draws gave each cluster 35%"):
+        models = started("reject", [-1, 1, 1, 1], draws=[5, 0, 9, -1, 1], tries=2)
+    assert models == [-1.0, 1.0]
+
+
+def test_warm_trains_each_model_on_its_own_share_of_clients():
+    # Four clients at one place: whatever the split, both models move half way there.
+    assert started("warm", [4, 4, 4, 4], draws=[9, 0, 2], start_rounds=1) == [2.0, 3.0]
+
+
+def test_random_models_differ():
+    federation, task = coterie.load("rotated-digits", clients=8)
+    run = coterie.simulate(IFCA(k=3, start="random"), federation, task, rounds=1)
+    start = coterie.core.algorithm.Start(run, task, 8, seed=0)
+    models = start.models(3)
+    assert len({tuple(model.tolist()) for model in models}) == 3
+    assert not torch.equal(start.models(3, attempt=1), models)
+
+
+def test_a_network_that_cannot_be_drawn_anew_is_refused():
+    class Fixed(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(64, 10))
+
+        def forward(self, x):
+            return x @ self.weight
+
+    federation, _ = coterie.load("rotated-digits", clients=8)
+    task = coterie.Classification(Fixed())
+    with pytest.raises(SettingError, match="pass a function that builds the network"):
+        coterie.simulate(IFCA(k=2), federation, task, rounds=1)
+
+
+def test_a_function_that_builds_the_network_is_drawn_anew():
+    class Custom(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.randn(64, 10))
+
+        def forward(self, x):
+            return x @ self.weight
+
+    federation, _ = coterie.load("rotated-digits", clients=8)
+    run = coterie.simulate(IFCA(k=2), federation, coterie.Classification(Custom), rounds=1)
+    assert not torch.equal(run.models[0], run.models[1])
+
+
+def test_a_start_without_any_answer_says_so():
+    federation, task = coterie.load("rotated-digits", clients=4)
+    with pytest.raises(CoterieError, match="no client answered during the start"):
+        coterie.simulate(IFCA(k=2), federation, task, rounds=1, lost=0.999999)
+
+
+def test_every_policy_is_offered():
+    assert set(starts.POLICIES) == {"random", "restarts", "reject", "warm", "farthest"}
