@@ -2,7 +2,7 @@
 
 From k random models one of them often takes everybody, or two true clusters share a model for good.
 A policy spends a few rounds before the first to avoid that. It knows nothing of the algorithm but
-the three things a `Trial` can do.
+what a `Trial` can do.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ PANEL = 25
 
 @dataclass(frozen=True)
 class Trial:
-    """What a policy may do: draw k models, ask clients for their losses, train for a round."""
+    """What a policy may do: draw k models, ask clients for their losses, train them."""
 
     k: int
     start: Start
     draw: Callable[[int], Tensor]  # attempt -> [k, p]
     losses: Callable[[Tensor, Clients], tuple[Tensor, Tensor]]  # [j, p] -> ids [a], losses [a, j]
-    advance: Callable[[Tensor, Clients], Tensor]  # [j, p] -> [j, p], after one round
+    advance: Callable[[Tensor, Clients], Tensor]  # [j, p] -> [j, p], after a round of the algorithm
+    teach: Callable[[Tensor, Clients], Tensor]  # [1, p] -> [1, p], after local training of a client
 
     def panel(self) -> Clients:
         """The clients that judge: those of a round, but at least 25 for each cluster."""
@@ -121,7 +122,7 @@ def farthest(trial: Trial, tries: int, rounds: int) -> Tensor:
     while True:
         model = common
         for _ in range(rounds):
-            model = trial.advance(model, panel.only(client))
+            model = trial.teach(model, panel.only(client))
         models.append(model)
         if len(models) == trial.k:
             return torch.cat(models)

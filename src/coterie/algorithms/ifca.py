@@ -72,9 +72,7 @@ class IFCA(LocalWork):
     share: str = "none"  # trunk common to all clusters: none, joint (trained by all) or frozen
     head: str = "head"  # the part that each cluster has of its own when a trunk is shared
     trunk_rounds: int = 100  # rounds of FedAvg that train a frozen trunk
-    stable: int = (
-        0  # rounds without a change after which clients get only their own model; 0: never
-    )
+    stable: int = 0  # rounds of rest after which clients get only their own model; 0: never
     recheck: int = 10  # rounds after which identities are estimated again all the same
     start: str = "farthest"  # start policy: random, restarts, reject, warm or farthest
     tries: int = 10  # draws of k models that restarts and reject may make
@@ -102,7 +100,8 @@ class IFCA(LocalWork):
             start=start,
             draw=lambda attempt: split(own, start.models(self.k, attempt))[0],
             losses=lambda models, clients: self._losses(models, trunk, clients),
-            advance=lambda models, clients: self._advance(models, trunk, clients),
+            advance=lambda models, clients: self._advance(models, trunk, clients, self.average),
+            teach=lambda model, client: self._advance(model, trunk, client, "models"),
         )
         models = starts.POLICIES[self.start](trial, self.tries, self.start_rounds)
         return State(models, trunk, torch.full((start.clients,), -1), torch.tensor(0))
@@ -197,10 +196,10 @@ class IFCA(LocalWork):
         ids, up = clients.run(self.losses, models=models, trunk=trunk)
         return ids, up.loss if len(ids) else torch.zeros(0, len(models))
 
-    def _advance(self, models: Tensor, trunk: Tensor, clients: Clients) -> Tensor:
-        """The models after one round of model averaging on `clients`, with the trunk held fixed."""
+    def _advance(self, models: Tensor, trunk: Tensor, clients: Clients, average: str) -> Tensor:
+        """The models after a round before the first, in which the trunk is held fixed."""
         share = "none" if self.share == "none" else "frozen"
-        plain = replace(self, k=len(models), average="models", share=share, stable=0)
+        plain = replace(self, k=len(models), average=average, share=share, stable=0)
         unknown = torch.full((clients.population,), -1)
         state, _ = plain.round(State(models, trunk, unknown, torch.tensor(0)), clients)
         return state.models

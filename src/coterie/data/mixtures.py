@@ -34,9 +34,10 @@ class LinearMixture:
     suggests: ClassVar[dict[str, Any]] = {
         "k": 2,
         "average": "gradients",
-        "lr": 0.1,
-        "steps": 1,
-        "start": "random",
+        "lr": 0.5,
+        "start": "restarts",
+        "tries": 10,
+        "start_rounds": 30,
         "rounds": 300,
     }
 

@@ -86,8 +86,9 @@ class Evaluator:
         numbers["clusters"] = len(set(cluster[known].tolist()))
         if self.federation.cluster is not None and bool(known.any()):
             numbers |= metrics.clustering(cluster[known], self.federation.cluster[known])
-        if self.federation.truth is not None and judged.serving.adapt is None:
-            numbers |= metrics.distances(judged.serving.models, self.federation.truth)
+        models, truth = judged.serving.models, self.federation.truth
+        if truth is not None and judged.serving.adapt is None and models.shape[1] == truth.shape[1]:
+            numbers |= metrics.distances(models, truth)
             if self.federation.noise is not None and "distance" in numbers:
                 numbers["success"] = float(numbers["distance"] <= 0.6 * self.federation.noise)
         return numbers

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -27,7 +28,7 @@ from coterie.data.federation import Federation, Samples
 from coterie.engine.checkpoints import Checkpoint
 from coterie.engine.simulator import Simulator
 from coterie.engine.wrappers import Bytes, Lossy, Metered
-from coterie.experiment.evaluation import Evaluator
+from coterie.experiment.evaluation import Evaluator, Judged
 from coterie.experiment.folder import Record, RunFolder
 from coterie.experiment.settings import RunSettings
 from coterie.version import __version__
@@ -97,8 +98,10 @@ class Run:
         self.warnings: list[str] = []
         self.bytes = Bytes()
         self.start_bytes = [0, 0]  # down and up, before the first round
+        self.start_seconds = 0.0
         self.cluster = torch.full((len(federation),), -1)  # where each client was last
         self.collapsed = 0  # rounds in a row in which one cluster held almost everybody
+        self.judged: Judged | None = None  # how the last state that was evaluated did
         self.metrics: dict[str, float] = {}
 
     @property
@@ -117,7 +120,7 @@ class Run:
             self.folder = RunFolder.create(path, self.config)
             return
         self.folder = RunFolder.existing(path)
-        before = self.folder.restore(self.fingerprint())
+        before = self.folder.restore(self.fingerprint)
         if before is not None:
             self._restore(*before)
 
@@ -168,7 +171,9 @@ class Run:
             "metrics": self.metrics,
             "bytes_down": self.bytes.total("down"),
             "bytes_up": self.bytes.total("up"),
-            "seconds": round(sum(record["seconds"] for record in self.records), 3),
+            "seconds": round(
+                self.start_seconds + sum(record["seconds"] for record in self.records), 3
+            ),
             "run_dir": None if self.folder is None else str(self.folder.path),
             "protocol": self.evaluator.protocol,
             "bytes": self.bytes.table(),
@@ -182,6 +187,7 @@ class Run:
         count = max(self._per_round(), min(at_least, len(self.federation)))
         return self._clients("start", round, ids=self._draw(count, "start", round))
 
+    @cached_property
     def fingerprint(self) -> str:
         """What a checkpoint must agree on: algorithm, settings, data and network."""
         what = [
@@ -194,6 +200,7 @@ class Run:
         return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
 
     def _begin(self) -> None:
+        began = time.perf_counter()
         try:
             with self._noting():
                 start = Start(
@@ -209,6 +216,7 @@ class Run:
                 self.folder.discard()
             raise
         self.start_bytes = [self.bytes.total("down"), self.bytes.total("up")]
+        self.start_seconds = time.perf_counter() - began
         if self.folder is not None:
             self.folder.save(self._checkpoint())
 
@@ -243,14 +251,15 @@ class Run:
         }
 
     def _evaluate(self) -> dict[str, float]:
-        judged = self.evaluator.judge(self.state)
+        self.judged = judged = self.evaluator.judge(self.state)
         # By their training loss all clients have just been assigned anew; by any other protocol
         # they are where they were when they last took part.
         anew = not self.federation.unseen and self.evaluator.protocol == "train-loss"
         return self.evaluator.metrics(judged, judged.serving.cluster if anew else self.cluster)
 
     def _finish(self) -> None:
-        self.judged = self.evaluator.judge(self.state)
+        if self.judged is None:  # a finished run was resumed
+            self.judged = self.evaluator.judge(self.state)
         self.serving = self.evaluator.serve(self.state, self.simulator)
         self.clusters = self.serving.cluster
         self.metrics = self.evaluator.metrics(self.judged, self.clusters)
@@ -260,6 +269,7 @@ class Run:
 
     def _save(self, folder: RunFolder) -> None:
         folder.write("result.json", self.result)
+        assert self.judged is not None
         folder.write("clients.json", self.evaluator.tables(self.serving, self.judged))
 
     def _per_round(self) -> int:
@@ -325,10 +335,11 @@ class Run:
         notes = {
             "bytes": [[*key, count] for key, count in self.bytes.parts.items()],
             "start_bytes": self.start_bytes,
+            "start_seconds": self.start_seconds,
             "collapsed": self.collapsed,
             "warnings": self.warnings,
         }
-        return Checkpoint(self.rounds, self.fingerprint(), tensors, notes)
+        return Checkpoint(self.rounds, self.fingerprint, tensors, notes)
 
     def _restore(self, checkpoint: Checkpoint, records: list[Record]) -> None:
         tensors, notes = checkpoint.tensors, checkpoint.notes
@@ -344,6 +355,7 @@ class Run:
         for step, way, part, count in notes["bytes"]:
             self.bytes.parts[step, way, part] = count
         self.start_bytes = notes["start_bytes"]
+        self.start_seconds = notes["start_seconds"]
         self.collapsed = notes["collapsed"]
         self.warnings = notes["warnings"]
 

@@ -24,9 +24,7 @@ class RunSettings:
     fraction: float = 1.0  # share of the clients that take part in a round
     per_round: int = 0  # clients that take part in a round, in place of a fraction; 0: by fraction
     lost: float = 0.0  # probability that a client's reply is lost
-    protocol: str = (
-        "auto"  # who judges when a client is given a model: train-loss, test-loss or auto
-    )
+    protocol: str = "auto"  # data by which a client chooses a model: train-loss, test-loss or auto
     evaluate: int = 1  # rounds between two evaluations
     checkpoint: int = 1  # rounds between two checkpoints
     chunk: int = 0  # clients that are simulated at a time; 0: by the size of the model

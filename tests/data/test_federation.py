@@ -1,0 +1,68 @@
+import numpy as np
+import pytest
+import torch
+
+from coterie import Federation
+from coterie.core.errors import DataError
+
+
+def test_arrays_and_tensors_are_taken_as_they_are():
+    federation = Federation.from_clients(
+        [
+            (np.arange(6, dtype=np.float32).reshape(3, 2), np.array([0, 1, 2])),
+            (torch.ones(1, 2), torch.tensor([5])),
+        ],
+        cluster=[1, 0],
+    )
+    assert len(federation) == 2
+    assert federation.train.x.tolist() == [[0, 1], [2, 3], [4, 5], [1, 1]]
+    assert federation.train.client(1)[1].tolist() == [5]
+    assert federation.cluster.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("clients", "sentence"),
+    [
+        ([], "at least one client"),
+        ([(np.zeros((2, 3)), np.zeros(3))], r"client 0 must have samples \[n, ...\] and n targets"),
+        (
+            [(np.zeros((2, 3)), np.zeros(2)), (np.zeros((0, 3)), np.zeros(0))],
+            "client 1 has no samples",
+        ),
+        (
+            [(np.full((2, 3), np.nan), np.zeros(2))],
+            "client 0 has NaN or infinite values in its feat",
+        ),
+        (
+            [(np.zeros((2, 3)), np.array([0, np.inf]))],
+            "client 0 has NaN or infinite values in its targ",
+        ),
+        (
+            [(np.zeros((2, 3)), np.zeros(2)), (np.zeros((2, 4)), np.zeros(2))],
+            "of one shape and type",
+        ),
+        ([(np.array([["a"], ["b"]]), np.zeros(2))], "client 0: not an array of numbers"),
+    ],
+)
+def test_data_that_no_model_could_learn_from_are_refused(clients, sentence):
+    with pytest.raises(DataError, match=sentence):
+        Federation.from_clients(clients)
+
+
+def test_a_test_part_must_belong_to_the_clients_or_be_unseen():
+    client = (np.zeros((2, 3)), np.zeros(2))
+    with pytest.raises(DataError, match="2 clients train but 1 are tested"):
+        Federation.from_clients([client, client], test=[client])
+    assert Federation.from_clients([client, client], test=[client], unseen=True).unseen
+
+
+def test_true_clusters_are_needed_for_all_clients_or_none():
+    client = (np.zeros((2, 3)), np.zeros(2))
+    with pytest.raises(DataError, match="true clusters are given for 1 of 2 clients"):
+        Federation.from_clients([client, client], cluster=[0])
+
+
+def test_arrays_that_may_not_be_written_are_taken_too():
+    x = np.zeros((2, 3))
+    x.flags.writeable = False
+    Federation.from_clients([(x, np.zeros(2))])

@@ -1,0 +1,298 @@
+"""The command line as a person meets it: real processes, real signals, wrong input."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import coterie
+from coterie.cli import main
+
+SMALL = ["ifca", "rotated-digits", "clients=8", "k=2", "rounds=3"]
+
+
+def coterie_process(*words, **options):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "coterie.cli", *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        **options,
+    )
+
+
+def test_json_is_one_object_on_stdout_and_nothing_else(tmp_path, capsys):
+    assert main(["run", *SMALL, "--out", str(tmp_path / "r"), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert set(result) >= {
+        "algorithm",
+        "federation",
+        "rounds",
+        "seed",
+        "metrics",
+        "bytes_down",
+        "bytes_up",
+        "seconds",
+        "run_dir",
+    }
+    assert result["run_dir"] == str(tmp_path / "r")
+    assert set(result["metrics"]) == {
+        "accuracy",
+        "accuracy_macro",
+        "f1",
+        "f1_macro",
+        "ari",
+        "nmi",
+        "purity",
+        "clusters",
+        "loss",
+    }
+    assert json.loads((tmp_path / "r" / "result.json").read_text()) == result
+
+
+def test_a_run_leaves_its_folder(tmp_path, capsys):
+    assert main(["run", *SMALL, "--out", str(tmp_path / "r")]) == 0
+    assert {path.name for path in (tmp_path / "r").iterdir()} == {
+        "config.json",
+        "rounds.jsonl",
+        "checkpoint.safetensors",
+        "result.json",
+        "clients.json",
+        "report.html",
+    }
+    out = capsys.readouterr().out
+    assert str(tmp_path / "r" / "report.html") in out
+    config = json.loads((tmp_path / "r" / "config.json").read_text())
+    assert config["command"] == "coterie run ifca rotated-digits clients=8 k=2 rounds=3"
+    assert config["settings"]["lr"] == 0.1
+
+
+def test_the_recorded_command_repeats_the_run(tmp_path, capsys):
+    assert main(["run", *SMALL, "lr=0.2", "--out", str(tmp_path / "a"), "--json"]) == 0
+    config = json.loads((tmp_path / "a" / "config.json").read_text())
+    words = config["command"].split()[1:]
+    assert main([*words, "--out", str(tmp_path / "b"), "--json"]) == 0
+    one, two = (json.loads(line)["metrics"] for line in capsys.readouterr().out.splitlines())
+    assert one == two
+
+
+def test_without_words_it_runs_ifca_on_rotated_digits(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "rounds=1", "clients=8"]) == 0
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert folder.name.endswith("ifca-rotated-digits")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["run", "ifac"], "no algorithm is named ifac; did you mean `ifca`"),
+        (["run", "xyzzy"], "no algorithm is named xyzzy (algorithms: ifca, fedavg, local, oracle)"),
+        (["run", "ifca", "rotated-digit"], "did you mean `rotated-digits`"),
+        (["run", "ifca", "rotated-digits", "roundss=3"], "did you mean `rounds`"),
+        (["run", "fedavg", "rotated-digits", "k=3"], "no setting is named k"),
+        (["run", "ifca", "rotated-digits", "k=four"], "`k` must be a whole number, got four"),
+        (["run", "ifca", "rotated-digits", "k=2.5"], "`k` must be a whole number, got 2.5"),
+        (["run", "ifca", "rotated-digits", "lr=fast"], "`lr` must be a number, got fast"),
+        (
+            ["run", "ifca", "rotated-digits", "lr=nan"],
+            "`lr` of IFCA must be greater than 0, got nan",
+        ),
+        (["run", "ifca", "rotated-digits", "k=0"], "`k` of IFCA must be at least 1, got 0"),
+        (["run", "ifca", "rotated-digits", "k=81"], "at most the number of clients, 80, got 81"),
+        (
+            ["run", "ifca", "rotated-digits", "rounds=-1"],
+            "`rounds` of RunSettings must be at least 1, got -1",
+        ),
+        (["run", "ifca", "rotated-digits", "clients=9000"], "too few for 2250 clients"),
+        (["run", "ifca", "rotated-digits", "start=warmm"], "did you mean `warm`"),
+        (["run", "ifca", "rotated-digits", "share=joint", "head=haed"], "did you mean `head`"),
+        (["run", "ifca", "rotated-digits", "fraction=0"], "above 0 and at most 1, got 0"),
+        (["run", "ifca", "rotated-digits", "k=2", "k=3"], "`k` is given twice"),
+        (["run", "ifca", "rotated-digits", "loud"], "settings are written key=value, got loud"),
+        (["run", "--resume", "nowhere"], "nowhere is not a run folder"),
+        (["run", "--colour"], "unrecognized arguments: --colour"),
+        (["describe", "icfa"], "did you mean `ifca`"),
+        (["data", "get", "mnits"], "did you mean `mnist`"),
+        (["fly"], "invalid choice: 'fly'"),
+        ([], "the following arguments are required: COMMAND"),
+    ],
+)
+def test_wrong_input_is_one_sentence_and_exit_code_2(
+    words, sentence, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.splitlines()
+    assert line.startswith("coterie: ")
+    assert sentence in line
+    assert list(tmp_path.iterdir()) in ([], [tmp_path / "runs"])
+    assert not list(tmp_path.glob("runs/*"))
+
+
+def test_a_missing_data_file_says_which_command_gets_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COTERIE_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert main(["run", "ifca", "rotated-mnist"]) == 2
+    assert "`coterie data get mnist` gets it" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unwritable_folder_is_told(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert main(["run", *SMALL, "--out", str(tmp_path / "file" / "r")]) == 2
+    assert "cannot write to the run folder" in capsys.readouterr().err
+
+
+def test_a_resume_with_other_settings_is_refused(tmp_path, capsys):
+    assert main(["run", *SMALL, "--out", str(tmp_path / "r")]) == 0
+    for words, sentence in (
+        (["k=3"], "`k` is 2, got 3"),
+        (["rounds=9"], "`rounds` is 3, got 9"),
+        (["fedavg"], "it runs ifca, got fedavg"),
+        (["ifca", "rotated-mnist"], "it runs rotated-digits, got rotated-mnist"),
+    ):
+        assert main(["run", "--resume", str(tmp_path / "r"), *words]) == 2
+        assert sentence in capsys.readouterr().err
+    assert main(["run", "--resume", str(tmp_path / "r"), "k=2"]) == 0
+
+
+def test_a_foreign_or_damaged_checkpoint_is_refused(tmp_path, capsys):
+    assert main(["run", *SMALL, "--out", str(tmp_path / "a")]) == 0
+    assert main(["run", *SMALL, "seed=1", "--out", str(tmp_path / "b")]) == 0
+    capsys.readouterr()
+    foreign = (tmp_path / "b" / "checkpoint.safetensors").read_bytes()
+    for contents, sentence in (
+        (foreign, "belongs to another run"),
+        (foreign[:-3], "is damaged"),
+        (b"not a checkpoint", "is damaged"),
+    ):
+        (tmp_path / "a" / "checkpoint.safetensors").write_bytes(contents)
+        assert main(["run", "--resume", str(tmp_path / "a")]) == 2
+        error = capsys.readouterr().err
+        assert sentence in error
+        assert len(error.splitlines()) == 1
+    (tmp_path / "a" / "config.json").write_text("{")
+    assert main(["run", "--resume", str(tmp_path / "a")]) == 2
+    assert "config.json cannot be read" in capsys.readouterr().err
+
+
+def wait_for(path, process):
+    deadline = time.monotonic() + 60
+    while not path.exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+LONG = ["ifca", "rotated-digits", "clients=40", "k=4", "rounds=12", "batch=16", "seed=5"]
+
+
+def outcome(folder):
+    """All that must agree between a killed and an uninterrupted run."""
+    result = json.loads((folder / "result.json").read_text())
+    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    for line in (result, *lines):
+        line.pop("seconds")
+    result.pop("run_dir")
+    checkpoint = coterie.engine.checkpoints.safe_open(
+        folder / "checkpoint.safetensors", framework="pt"
+    )
+    with checkpoint as file:
+        tensors = {name: file.get_tensor(name).tolist() for name in file.keys()}  # noqa: SIM118
+    return result, lines, tensors, (folder / "clients.json").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("delay", [0.0, 0.15, 0.4, 0.7, 1.1, 1.6])
+def test_killed_at_any_moment_and_resumed_it_ends_the_same(delay, tmp_path, uninterrupted):
+    process = coterie_process("run", *LONG, "--out", tmp_path / "r")
+    wait_for(tmp_path / "r" / "config.json", process)
+    time.sleep(delay)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    again = coterie_process("run", "--resume", tmp_path / "r")
+    _, error = again.communicate()
+    assert again.returncode == 0, error
+    assert outcome(tmp_path / "r") == uninterrupted
+    assert not list((tmp_path / "r").glob(".*"))
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole") / "r"
+    process = coterie_process("run", *LONG, "--out", folder)
+    process.communicate()
+    return outcome(folder)
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path, uninterrupted):
+    process = coterie_process("run", *LONG, "--out", tmp_path / "r")
+    wait_for(tmp_path / "r" / "rounds.jsonl", process)
+    process.send_signal(signal.SIGINT)
+    out, error = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert f"continue with: coterie run --resume {tmp_path / 'r'}" in error
+    assert "Traceback" not in error
+    assert out == ""
+    again = coterie_process("run", "--resume", tmp_path / "r")
+    again.communicate()
+    assert outcome(tmp_path / "r") == uninterrupted
+
+
+def test_list_names_every_algorithm_and_federation(capsys):
+    assert main(["list"]) == 0
+    out = capsys.readouterr().out
+    for name in (*coterie.algorithms.ALGORITHMS, *coterie.data.FEDERATIONS):
+        assert name in out
+
+
+def test_describe_tells_settings_and_what_crosses(capsys):
+    assert main(["describe", "ifca"]) == 0
+    out = capsys.readouterr().out
+    assert "start=farthest" in out
+    assert "theta_j = mean of theta_i" in out
+    assert "up    model    [m, p] theta_i" in out
+    assert main(["describe", "rotated-digits"]) == 0
+    assert "k=4 lr=0.1 steps=10 rounds=60" in capsys.readouterr().out
+
+
+def test_every_setting_says_what_it_means():
+    from coterie.experiment.settings import RunSettings, settings_of
+
+    for owner in (
+        *coterie.algorithms.ALGORITHMS.values(),
+        *coterie.data.FEDERATIONS.values(),
+        RunSettings,
+    ):
+        for setting in settings_of(owner):
+            assert setting.meaning, f"{owner.__name__}.{setting.name}"
+
+
+def test_one_name_is_one_quantity_everywhere():
+    """A federation and an algorithm that share a setting's name would get one value for both."""
+    from coterie.experiment.settings import RunSettings, settings_of
+
+    for algorithm in coterie.algorithms.ALGORITHMS.values():
+        for federation in coterie.data.FEDERATIONS.values():
+            names = [s.name for o in (algorithm, federation, RunSettings) for s in settings_of(o)]
+            assert len(names) == len(set(names))
+
+
+@pytest.mark.filterwarnings("default::coterie.CoterieWarning")
+def test_a_warning_is_one_line_on_stderr(tmp_path, capsys):
+    words = ["ifca", "rotated-digits", "clients=8", "k=8", "rounds=1", "start=reject", "tries=1"]
+    assert main(["run", *words, "--out", str(tmp_path / "r")]) == 0
+    error = capsys.readouterr().err
+    assert "coterie: warning: start=reject: none of 1 draws" in error
+    assert "warnings.warn" not in error

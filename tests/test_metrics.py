@@ -1,0 +1,37 @@
+import math
+
+import pytest
+import torch
+
+from coterie import metrics
+
+
+def test_clustering_does_not_depend_on_names():
+    true = torch.tensor([0, 0, 1, 1, 2, 2])
+    renamed = torch.tensor([5, 5, 0, 0, 3, 3])
+    assert metrics.clustering(renamed, true) == {"ari": 1.0, "nmi": 1.0, "purity": 1.0}
+
+
+def test_purity_by_hand():
+    found, true = torch.tensor([0, 0, 0, 1, 1]), torch.tensor([0, 0, 1, 1, 1])
+    assert metrics.clustering(found, true)["purity"] == pytest.approx(4 / 5)
+
+
+def test_a_single_cluster_has_no_index():
+    assert metrics.clustering(torch.zeros(4).long(), torch.tensor([0, 0, 1, 1]))["ari"] == 0.0
+
+
+def test_two_models_on_one_truth_pass_the_nearest_but_not_the_one_to_one_distance():
+    truth = torch.tensor([[0.0, 0.0], [3.0, 4.0]])
+    found = metrics.distances(torch.zeros(2, 2), truth)
+    assert found == {"distance_nearest": 0.0, "distance": 2.5}
+    assert metrics.distances(truth.flip(0), truth)["distance"] == 0.0
+
+
+def test_one_to_one_needs_as_many_models_as_truths():
+    assert "distance" not in metrics.distances(torch.zeros(3, 2), torch.zeros(2, 2))
+
+
+def test_diverged_models_are_infinitely_far():
+    found = metrics.distances(torch.tensor([[math.nan], [0.0]]), torch.tensor([[0.0], [1.0]]))
+    assert found["distance"] == math.inf
