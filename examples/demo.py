@@ -9,7 +9,9 @@ from pathlib import Path
 import coterie
 
 federation, task = coterie.load("rotated-digits", clients=80, seed=0)
-print(f"{len(federation)} clients, about {federation.train.sizes.float().mean():.0f} samples each\n")
+print(
+    f"{len(federation)} clients, about {federation.train.sizes.float().mean():.0f} samples each\n"
+)
 
 contenders = {
     "local: one model each": coterie.Local(lr=0.1, steps=10),

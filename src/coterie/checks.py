@@ -13,6 +13,7 @@ import inspect
 import tempfile
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -46,9 +47,9 @@ def check_algorithm(algorithm: Algorithm[Any]) -> None:
 
 def applies(check: Check, algorithm: Algorithm[Any]) -> bool:
     """Whether a check says something about an algorithm: some are about settings it may lack."""
-    needs = {empty_cluster_keeps_its_model: "models" in state_type(algorithm)._fields}
-    needs[one_cluster_works] = has(algorithm, "k")
-    return needs.get(check, True)
+    if check is empty_cluster_keeps_its_model:
+        return "models" in state_type(algorithm)._fields
+    return has(algorithm, "k") if check is one_cluster_works else True
 
 
 def chunks_do_not_matter(algorithm: Any) -> None:
@@ -63,7 +64,7 @@ def padding_does_not_matter(algorithm: Any) -> None:
 
 
 def same_seed_gives_same_bits(algorithm: Any) -> None:
-    """A run repeated is the same run to the last bit, also with lost replies and sampled clients."""
+    """A run repeated is the same to the last bit, also with lost replies and sampled clients."""
     one, two = (ran(algorithm, federation(), fraction=0.5, lost=0.2) for _ in range(2))
     same(one, two, exactly=True)
 
@@ -86,10 +87,8 @@ def resuming_changes_nothing(algorithm: Any) -> None:
             raise Stopped
 
     with tempfile.TemporaryDirectory() as folder:
-        try:
+        with suppress(Stopped):
             simulate(algorithm, federation(), task(), folder=folder, on_round=stop, **settings)
-        except Stopped:
-            pass
         resumed = simulate(algorithm, federation(), task(), folder=folder, resume=True, **settings)
         same(ran(algorithm, federation(), **settings), resumed, exactly=True)
         assert not list(Path(folder).glob(".*")), "an unfinished file was left behind"

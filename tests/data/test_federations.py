@@ -99,7 +99,7 @@ def test_rotated_mnist_has_the_machines_of_the_paper(m, n, m_test):
     assert federation.test.x.shape == (40_000, 784)
     assert federation.unseen
     assert task.layout.size == 159_010
-    assert 0.0 == federation.train.x.min()
+    assert federation.train.x.min() == 0.0
     assert federation.train.x.max() == 1.0
 
 

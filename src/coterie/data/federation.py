@@ -94,6 +94,7 @@ class Federation:
     test_cluster: Tensor | None = None  # [test clients] their true clusters, if unseen
     truth: Tensor | None = None  # [groups, d] true parameters, for synthetic data
     noise: float | None = None  # standard deviation of the noise, for synthetic data
+    name: str = "own data"
 
     def __post_init__(self) -> None:
         if self.test is not None and not self.unseen and len(self.test) != len(self.train):
@@ -115,6 +116,7 @@ class Federation:
         cluster: Any = None,
         unseen: bool = False,
         test_cluster: Any = None,
+        name: str = "own data",
     ) -> Federation:
         """A federation from (x, y) pairs, one for each client: arrays or tensors, as they are.
 
@@ -131,6 +133,7 @@ class Federation:
             None if cluster is None else torch.as_tensor(cluster).long(),
             unseen,
             None if test_cluster is None else torch.as_tensor(test_cluster).long(),
+            name=name,
         )
 
     def __len__(self) -> int:

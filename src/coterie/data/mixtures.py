@@ -63,7 +63,9 @@ class LinearMixture:
         train = self._samples(truth[cluster], self.samples, seeds.generator(seed, "train"))
         fresh = max(1, self.samples // 5)
         test = self._samples(truth[cluster], fresh, seeds.generator(seed, "test"))
-        return Federation(train, test, cluster, truth=truth, noise=self.noise)
+        return Federation(
+            train, test, cluster, truth=truth, noise=self.noise, name="linear-mixture"
+        )
 
     def task(self) -> Regression:
         """A linear model without intercept that starts as an unscaled Bernoulli(0.5) draw."""

@@ -53,7 +53,7 @@ class RotatedDigits:
             rows = split_rows(len(y), self.train_share, seeds.generator(seed, "split", i))
             train.append((x[rows[0]], y[rows[0]]))
             test.append((x[rows[1]], y[rows[1]]))
-        return Federation(Samples.of(train), Samples.of(test), cluster)
+        return Federation(Samples.of(train), Samples.of(test), cluster, name="rotated-digits")
 
     def task(self) -> Classification:
         return Classification(mlp(64, self.hidden, 10))
@@ -90,7 +90,9 @@ class RotatedMnist:
             torch.arange(machines * self.rotations + 1) * (cut // machines),
         )
         test_cluster = torch.arange(self.rotations).repeat_interleave(machines)
-        return Federation(train, test, cluster, unseen=True, test_cluster=test_cluster)
+        return Federation(
+            train, test, cluster, unseen=True, test_cluster=test_cluster, name="rotated-mnist"
+        )
 
     def task(self) -> Classification:
         return Classification(mlp(784, self.hidden, 10))

@@ -8,6 +8,7 @@ the other; no algorithm has code for it.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -117,8 +118,9 @@ class Evaluator:
                 chunks.append(cohort.gradient(common) @ sketch(task, self.train.seed))
             order.append(ids)
         rows = torch.cat(chunks)[torch.cat(order).argsort()].double()
-        name = f"their losses under the {k} models" if shared else "their gradients at one model"
-        return name, plane(rows)
+        if shared and k > 2:
+            return f"losses under the {k} models", drawn_to_models(rows)
+        return "losses under the 2 models" if shared else "gradients at one model", plane(rows)
 
     def tables(self, serving: Serving, judged: Judged) -> dict[str, Any]:
         """The clients one by one, as columns: those that trained, and unseen ones if any."""
@@ -215,7 +217,19 @@ def sketch(task: Task, seed: int) -> Tensor:
     generator = seeds.generator(seed, "sketch")
     shape = (task.layout.size, SKETCH)
     projection: Tensor = torch.randn(shape, generator=generator, dtype=task.layout.dtype)
-    return projection / SKETCH**0.5
+    return projection / math.sqrt(SKETCH)
+
+
+def drawn_to_models(losses: Tensor) -> Tensor:
+    """Models on a circle, each client between them [m, 2], nearer to those that serve it better.
+
+    A projection would lay four clusters that are equally far apart on top of each other.
+    """
+    worse = losses.nan_to_num(nan=torch.inf) - losses.amin(1, keepdim=True)  # [m, k]
+    typical = worse.sort(1).values[:, 1].median().clamp_min(1e-12)  # of the second best
+    weight = torch.softmax(-worse / typical, 1)
+    angle = 2 * torch.pi * torch.arange(losses.shape[1]).double() / losses.shape[1]
+    return weight @ torch.stack([angle.cos(), angle.sin()], 1)
 
 
 def plane(rows: Tensor) -> Tensor:

@@ -89,7 +89,7 @@ class Run:
         self.federation = federation
         self.task = task
         self.settings = settings
-        self.config = config or described(algorithm, settings)
+        self.config = config or described(algorithm, federation.name, settings)
         self.folder: RunFolder | None = None
         self.simulator = Simulator(federation.train, task, seed=settings.seed, chunk=settings.chunk)
         self.evaluator = Evaluator(algorithm, federation, self.simulator, settings.protocol)
@@ -360,13 +360,13 @@ class Run:
         self.warnings = notes["warnings"]
 
 
-def described(algorithm: Algorithm[Any], settings: RunSettings) -> dict[str, Any]:
+def described(algorithm: Algorithm[Any], federation: str, settings: RunSettings) -> dict[str, Any]:
     """The configuration of a run that was put together in Python."""
     names = {kind: name for name, kind in ALGORITHMS.items()}
     return {
         "coterie": __version__,
         "algorithm": names.get(type(algorithm), type(algorithm).__name__),
-        "federation": "given in Python",
+        "federation": federation,
         "settings": {**asdict(algorithm), **asdict(settings)},  # type: ignore[call-overload]
         "command": "",
         "started": datetime.now().isoformat(timespec="seconds"),
