@@ -64,7 +64,7 @@ def test_a_network_that_cannot_be_drawn_anew_is_refused():
             self.weight = torch.nn.Parameter(torch.zeros(64, 10))
 
         def forward(self, x):
-            return x @ self.weight
+            return x.flatten(1) @ self.weight
 
     federation, _ = coterie.load("rotated-digits", clients=8)
     task = coterie.Classification(Fixed())
@@ -79,7 +79,7 @@ def test_a_function_that_builds_the_network_is_drawn_anew():
             self.weight = torch.nn.Parameter(torch.randn(64, 10))
 
         def forward(self, x):
-            return x @ self.weight
+            return x.flatten(1) @ self.weight
 
     federation, _ = coterie.load("rotated-digits", clients=8)
     run = coterie.simulate(IFCA(k=2), federation, coterie.Classification(Custom), rounds=1)

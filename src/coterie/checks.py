@@ -63,6 +63,18 @@ def padding_does_not_matter(algorithm: Any) -> None:
     same(ran(algorithm, ragged, chunk=1), ran(algorithm, ragged, chunk=100))
 
 
+def any_network_will_do(algorithm: Any) -> None:
+    """Batch normalisation and dropout are carried, seeded and averaged like everything else."""
+    sizes = [max(2, size) for size in RAGGED]  # batch statistics of a single sample do not exist
+    algorithm = full_batch(algorithm)
+    one, two = (
+        simulate(algorithm, federation(sizes), restless_task(), rounds=2, chunk=chunk)
+        for chunk in (1, 100)
+    )
+    same(one, two)
+    assert bool(torch.isfinite(one.models).all()), "models are not finite"
+
+
 def same_seed_gives_same_bits(algorithm: Any) -> None:
     """A run repeated is the same to the last bit, also with lost replies and sampled clients."""
     one, two = (ran(algorithm, federation(), fraction=0.5, lost=0.2) for _ in range(2))
@@ -216,6 +228,7 @@ def bad_settings_are_refused(algorithm: Any) -> None:
 CHECKS: list[Check] = [
     chunks_do_not_matter,
     padding_does_not_matter,
+    any_network_will_do,
     same_seed_gives_same_bits,
     other_seed_gives_other_result,
     resuming_changes_nothing,
@@ -254,6 +267,12 @@ def task() -> Classification:
     """A small network in double precision, so that rounding cannot hide or feign a difference."""
     network = nn.Sequential(nn.Linear(FEATURES, 6), nn.Tanh(), nn.Linear(6, CLASSES))
     return Classification(network.double())
+
+
+def restless_task() -> Classification:
+    """A network that draws and that has buffers."""
+    layers = [nn.Linear(FEATURES, 6), nn.BatchNorm1d(6), nn.Dropout(0.2), nn.Linear(6, CLASSES)]
+    return Classification(nn.Sequential(*layers).double())
 
 
 def ran(algorithm: Any, data: Federation, **settings: Any) -> Run:

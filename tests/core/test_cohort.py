@@ -116,13 +116,31 @@ def test_dropout_is_off_when_losses_are_compared_and_on_when_training():
     assert not torch.equal(one, two)
 
 
-def test_training_leaves_the_global_generator_alone():
+def test_training_neither_uses_nor_moves_the_global_generator():
     module = nn.Sequential(nn.Linear(1, 50), nn.Dropout(0.5), nn.Linear(50, 1))
-    torch.manual_seed(1)
-    expected = torch.rand(3)
-    torch.manual_seed(1)
-    cohort_of(module, [6]).descend(torch.zeros(1, 151), lr=0.01, steps=2, batch=2)
-    assert torch.equal(torch.rand(3), expected)
+    model = torch.randn(1, 151, generator=torch.Generator().manual_seed(0))
+    found = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        expected = torch.rand(3)
+        torch.manual_seed(seed)
+        cohort = cohort_of(module, [6])
+        end = cohort.descend(model, lr=0.01, steps=2, batch=2)
+        found.append((end, cohort.gradient(model)))
+        assert torch.equal(torch.rand(3), expected)
+    assert torch.equal(found[0][0], found[1][0])
+    assert torch.equal(found[0][1], found[1][1])
+
+
+def test_only_a_part_of_a_network_with_buffers_moves():
+    module = nn.Sequential(nn.Linear(1, 2), nn.BatchNorm1d(2), nn.Linear(2, 2))
+    clients = [(torch.randn(8, 1), torch.randint(2, (8,)))]
+    simulator = Simulator(Samples.of(clients), Classification(module))
+    head = simulator.task.layout.part("head")
+    start = simulator.task.layout.flatten(module)[None]
+    end = simulator.cohort(torch.arange(1), 0, (0,)).descend(start, lr=0.1, steps=3, only=head)
+    assert torch.equal(end[:, ~head], start[:, ~head])
+    assert not torch.equal(end[:, head], start[:, head])
 
 
 def test_running_statistics_move_in_training_and_travel_with_the_model():

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from coterie import Classification, Regression
-from coterie.core.cohort import Cohort, Rows
+from coterie.core.cohort import Cohort, Descent, Rows
 from coterie.data.federation import Samples
+from coterie.engine import sample_space
 from coterie.engine.kernels import Batched, PerClient, kernel_for
 from coterie.engine.simulator import ClientMemory
 
@@ -36,7 +37,7 @@ def cohort(task, kernel, sizes, features, outputs, seed):
 @settings(max_examples=40, deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 9), min_size=1, max_size=4),
-    features=st.integers(1, 4),
+    features=st.integers(1, 12),
     hidden=st.integers(1, 4),
     outputs=st.integers(2, 3),
     batch=st.integers(0, 5),
@@ -141,3 +142,46 @@ def test_a_parameter_that_is_not_used_stays():
     end = cohort(task, PerClient, [5], 3, 2, seed=0).descend(start, lr=0.1, steps=1)
     idle = task.layout.part("idle")
     assert torch.equal(end[:, idle], start[:, idle])
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_descent_in_sample_space_equals_descent_on_the_weights(bias, layers):
+    """Fewer samples than features, unequal sizes: the first layer is never formed on the way."""
+    sizes, features = [7, 1, 4], 20
+    stack = [nn.Linear(features, 5, bias=bias), nn.ReLU(), nn.Linear(5, 6), nn.Tanh()]
+    stack += [nn.Linear(6, 3)]
+    module = nn.Sequential(*(stack[2 * (3 - layers) :]))
+    if layers < 3:
+        features = module[0].in_features
+        sizes = [3, 1, 2]
+    task = Classification(module.double())
+    start = torch.randn(3, task.layout.size, generator=torch.Generator().manual_seed(1)).double()
+    one, two = (cohort(task, kernel, sizes, features, 3, 0) for kernel in (PerClient, Batched))
+    assert sample_space.pays(two._rows, two_steps())
+    torch.testing.assert_close(
+        one.descend(start, lr=0.2, steps=6), two.descend(start, lr=0.2, steps=6)
+    )
+
+
+def two_steps():
+    return Descent(0.1, [2, 2, 2], None, [0, 0, 0], None, 0.0, None, 0.0)
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        {"batch": 2},
+        {"weight_decay": 0.1},
+        {"pull": 0.1, "anchor": torch.zeros(1, 16).double()},
+        {"only": torch.ones(16).bool()},
+    ],
+)
+def test_work_that_leaves_the_span_of_the_samples_is_done_on_the_weights(work, monkeypatch):
+    def refuse(*_):
+        raise AssertionError("this descent leaves the span")
+
+    monkeypatch.setattr(sample_space, "descend", refuse)
+    task = Classification(nn.Linear(7, 2).double())
+    start = torch.zeros(1, 16).double()
+    cohort(task, Batched, [3], 7, 2, 0).descend(start, lr=0.1, steps=2, **work)

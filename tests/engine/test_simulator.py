@@ -1,3 +1,4 @@
+import numpy as np
 import torch
 from torch import nn
 
@@ -30,17 +31,18 @@ def test_neighbours_of_equal_size_are_not_copied():
     assert rows.x[:, :, 0].tolist() == [[1, 1], [2, 2]]
 
 
-def test_one_large_client_does_not_make_the_others_large():
-    """Padding happens per chunk: 1,000 small clients beside a giant stay small."""
-    many = simulator([10_000] + [5] * 1000, chunk=100)
-    padded = sum(many.samples.rows(ids).y.numel() for ids in many.chunks(many.ids))
-    assert padded <= 2 * (10_000 + 5 * 1000) + 100 * 10_000
-    without_giant = sum(
-        many.samples.rows(ids).y.numel() for ids in many.chunks(many.ids) if 0 not in ids
-    )
-    assert without_giant == 1000 * 5 - 5 * (
-        len(next(c for c in many.chunks(many.ids) if 0 in c)) - 1
-    )
+def test_heavy_tailed_clients_are_not_padded_beyond_twice_their_data():
+    """n_i = 5 (int(lognormal(4, 2)) + 50), as in the FPFC paper."""
+    rng = np.random.default_rng(0)
+    sizes = 5 * (rng.lognormal(4, 2, size=1000).astype(int) + 50)
+    offsets = torch.from_numpy(np.concatenate([[0], sizes.cumsum()]))
+    samples = Samples(torch.zeros(int(offsets[-1]), 60), torch.zeros(int(offsets[-1])), offsets)
+    many = Simulator(samples, Regression(nn.Linear(60, 1)))
+    padded = [len(ids) * int(samples.sizes[ids].max()) for ids in many.chunks(many.ids)]
+    assert sum(padded) < 2 * sizes.sum()
+    assert max(padded) * 60 * 4 <= max(64 * 2**20, sizes.max() * 60 * 4)
+    assert sum(len(ids) for ids in many.chunks(many.ids)) == 1000
+    assert len(padded) < 100
 
 
 def test_a_large_model_makes_small_chunks():

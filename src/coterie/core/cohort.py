@@ -44,7 +44,7 @@ class Kernel(Protocol):
     def losses(self, models: Tensor, rows: Rows) -> Tensor:
         """Mean losses [m, k] of models [k, d] shared by all clients, or [m, k, d] of their own."""
 
-    def gradient(self, models: Tensor, rows: Rows) -> Tensor:
+    def gradient(self, models: Tensor, rows: Rows, seeds: list[int]) -> Tensor:
         """Gradients [m, d] of each client's mean loss at its own model [m, d]."""
 
     def descend(self, start: Tensor, rows: Rows, descent: Descent) -> Tensor:
@@ -112,9 +112,9 @@ class Cohort:
 
         `batch` samples of each client make a stochastic gradient; 0: all of them.
         """
+        address = self._next_address()
         rows, sizes = self._rows, self._rows.size.tolist()
         if batch and any(batch < size for size in sizes):
-            address = self._next_address()
             picks = torch.stack(
                 [
                     shuffled_batches(size, batch, 1, seeds.generator(*address, i, "batches"))[0]
@@ -124,7 +124,7 @@ class Cohort:
             client = torch.arange(len(self))[:, None]
             chosen = picks.clamp_min(0)  # rows that are not there lie last, behind the size
             rows = Rows(rows.x[client, chosen], rows.y[client, chosen], (picks >= 0).sum(1))
-        return self._kernel.gradient(model, rows)
+        return self._kernel.gradient(model, rows, self._noise(address))
 
     def score(self, model: Tensor) -> Tensor:
         """The task's sums [m, s] for each client under its row of `model` [m, d]."""
@@ -156,14 +156,13 @@ class Cohort:
         sizes = self._rows.size.tolist()
         per_pass = [-(-size // batch) if batch else 1 for size in sizes]
         counts = [steps or epochs * passes for passes in per_pass]
-        clients = self.ids.tolist()
         batches = None
         if batch and any(batch < size for size in sizes):
             batches = [
                 shuffled_batches(size, batch, count, seeds.generator(*address, i, "batches"))
-                for size, count, i in zip(sizes, counts, clients, strict=True)
+                for size, count, i in zip(sizes, counts, self.ids.tolist(), strict=True)
             ]
-        noise = [seeds.derive(*address, i, "noise") for i in clients]
+        noise = self._noise(address)
         descent = Descent(lr, counts, batches, noise, only, pull, anchor, weight_decay)
         return self._kernel.descend(start, self._rows, descent)
 
@@ -171,6 +170,10 @@ class Cohort:
         """Where the randomness of the next piece of work begins."""
         self._draws += 1
         return (*self._address, self._draws)
+
+    def _noise(self, address: tuple[int | str, ...]) -> list[int]:
+        """A seed for each client's network, if it draws."""
+        return [seeds.derive(*address, i, "noise") for i in self.ids.tolist()]
 
     def remembers(self, name: str) -> Tensor:
         """Which clients kept something under `name`, [m]."""

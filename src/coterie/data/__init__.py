@@ -3,13 +3,40 @@
 from typing import Any
 
 from coterie.data.federation import Federation, Samples
+from coterie.data.labelled import Cifar10, Digits, FashionMnist, Mnist
+from coterie.data.labelswap import LabelSwapFashion, LabelSwapMnist
 from coterie.data.mixtures import LinearMixture
-from coterie.data.rotated import RotatedDigits, RotatedMnist
+from coterie.data.rotated import RotatedCifar, RotatedDigits, RotatedFashion, RotatedMnist
+from coterie.data.synthetic import FpfcSynthetic, LeafSynthetic
+from coterie.data.unlabelled import (
+    GaussianClusters,
+    MnistDigitRotations,
+    MnistDigits,
+    SubspaceClusters,
+)
+from coterie.data.writers import Celeba, Femnist, MnistWriters
 
 FEDERATIONS: dict[str, type[Any]] = {
     "rotated-digits": RotatedDigits,
     "rotated-mnist": RotatedMnist,
+    "rotated-fashion": RotatedFashion,
+    "rotated-cifar": RotatedCifar,
+    "label-swap-mnist": LabelSwapMnist,
+    "label-swap-fashion": LabelSwapFashion,
+    "mnist-writers": MnistWriters,
+    "femnist": Femnist,
+    "celeba": Celeba,
     "linear-mixture": LinearMixture,
+    "fpfc-synthetic": FpfcSynthetic,
+    "leaf-synthetic": LeafSynthetic,
+    "gaussian-clusters": GaussianClusters,
+    "subspace-clusters": SubspaceClusters,
+    "mnist-digits": MnistDigits,
+    "mnist-digit-rotations": MnistDigitRotations,
+    "digits": Digits,
+    "mnist": Mnist,
+    "fashion-mnist": FashionMnist,
+    "cifar10": Cifar10,
 }
 
 __all__ = ["FEDERATIONS", "Federation", "Samples"]

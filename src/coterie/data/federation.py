@@ -9,14 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.core import seeds
 from coterie.core.cohort import Rows
-from coterie.core.errors import DataError
+from coterie.core.errors import DataError, SettingError
+
+
+class Pickable(Protocol):
+    """Features that are had by their rows: a tensor, or images that are decoded when asked for."""
+
+    def __getitem__(self, rows: Tensor, /) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,13 @@ class Samples:
         return cls(
             torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs]), sizes.cumsum(0)
         )
+
+    @classmethod
+    def picked(cls, x: Pickable, y: Tensor, parts: Sequence[Tensor]) -> Samples:
+        """The rows `parts[i]` of a data set for each client i."""
+        rows = torch.cat(list(parts))
+        sizes = torch.tensor([0, *map(len, parts)])
+        return cls(x[rows], y[rows], sizes.cumsum(0))
 
     def __len__(self) -> int:
         """The number of clients."""
@@ -168,8 +182,26 @@ def tensor(values: Any) -> Tensor:
     return torch.from_numpy(array) if array.flags.writeable else torch.tensor(array)
 
 
-def split_rows(size: int, share: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Random rows for training and for testing; `share` of them train, at least one each way."""
-    order = torch.randperm(size, generator=generator)
-    cut = min(max(int(size * share), 1), size - 1)
-    return order[:cut], order[cut:]
+def split_parts(
+    parts: Sequence[Tensor], share: float, seed: int
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Each client's rows at random in two: `share` of them to train on, the rest to be tested on.
+
+    Both get at least one row.
+    """
+    train, test = [], []
+    for i, rows in enumerate(parts):
+        order = torch.randperm(len(rows), generator=seeds.generator(seed, "split", i))
+        cut = min(max(int(len(rows) * share), 1), len(rows) - 1)
+        train.append(rows[order[:cut]])
+        test.append(rows[order[cut:]])
+    return train, test
+
+
+def check_share(settings: Any) -> None:
+    """`train_share` leaves something to train on and something to be tested on."""
+    if not 0 < settings.train_share < 1:
+        raise SettingError(
+            f"`train_share` of {type(settings).__name__} must lie between 0 and 1, "
+            f"got {settings.train_share:g}"
+        )

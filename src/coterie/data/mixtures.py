@@ -67,7 +67,7 @@ class LinearMixture:
             train, test, cluster, truth=truth, noise=self.noise, name="linear-mixture"
         )
 
-    def task(self) -> Regression:
+    def task(self, federation: Federation) -> Regression:
         """A linear model without intercept that starts as an unscaled Bernoulli(0.5) draw."""
 
         def bernoulli(generator: torch.Generator) -> Tensor:

@@ -6,6 +6,7 @@ cuts it into clients, so every image occurs once in every rotation. Pixels lie i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -15,10 +16,12 @@ from torch import Tensor
 
 from coterie.core import seeds
 from coterie.core.errors import SettingError, at_least
-from coterie.data.federation import Federation, Samples, split_rows
-from coterie.data.sources import mnist
-from coterie.models import mlp
+from coterie.data import sources
+from coterie.data.federation import Federation, Samples, check_share, split_parts
+from coterie.models import cifar_cnn, mlp
 from coterie.tasks import Classification
+
+Load = Callable[[str], tuple[Tensor, Tensor]]  # part -> images [n, h, w, ...], labels [n]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,28 +38,26 @@ class RotatedDigits:
 
     def __post_init__(self) -> None:
         check_rotated(self)
-        if not 0 < self.train_share < 1:
-            raise SettingError(
-                f"`train_share` of RotatedDigits must lie between 0 and 1, got {self.train_share:g}"
-            )
+        at_least(self, "hidden", 1)
+        check_share(self)
 
     def build(self, seed: int) -> Federation:
         digits = load_digits()
-        images = torch.from_numpy(digits.images).float() / 16
-        labels = torch.from_numpy(digits.target)
-        samples, cluster = dealt(
-            self, images, labels, seed, at_least_per_client=2, source="rotated-digits"
+        images, labels = torch.from_numpy(digits.images), torch.from_numpy(digits.target)
+        whole, cluster = dealt(self, images.float(), labels, seed, fewest=2)
+        parts = [
+            torch.arange(*pair) for pair in zip(whole.offsets, whole.offsets[1:], strict=False)
+        ]
+        train, test = split_parts(parts, self.train_share, seed)
+        return Federation(
+            Samples.picked(whole.x, whole.y, train),
+            Samples.picked(whole.x, whole.y, test),
+            cluster,
+            name="rotated-digits",
         )
-        train, test = [], []
-        for i in range(len(samples)):
-            x, y = samples.client(i)
-            rows = split_rows(len(y), self.train_share, seeds.generator(seed, "split", i))
-            train.append((x[rows[0]], y[rows[0]]))
-            test.append((x[rows[1]], y[rows[1]]))
-        return Federation(Samples.of(train), Samples.of(test), cluster, name="rotated-digits")
 
-    def task(self) -> Classification:
-        return Classification(mlp(64, self.hidden, 10))
+    def task(self, federation: Federation) -> Classification:
+        return Classification(mlp(64, self.hidden, 10), scale=16)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,37 +73,61 @@ class RotatedMnist:
 
     def __post_init__(self) -> None:
         check_rotated(self)
+        at_least(self, "hidden", 1)
 
     def build(self, seed: int) -> Federation:
-        train_images, train_labels = mnist("train")
-        train, cluster = dealt(
-            self, train_images, train_labels, seed, at_least_per_client=1, source="rotated-mnist"
-        )
-        # Test machines of the same size, contiguous pieces of the test images in their own order.
-        size = int(train.sizes[0])
-        images, labels = mnist("test")
-        machines = max(1, len(labels) // size)
-        cut = min(size, len(labels)) * machines
-        turned = [(turn(images[:cut], r), labels[:cut]) for r in range(self.rotations)]
-        test = Samples(
-            torch.cat([x for x, _ in turned]),
-            torch.cat([y for _, y in turned]),
-            torch.arange(machines * self.rotations + 1) * (cut // machines),
-        )
-        test_cluster = torch.arange(self.rotations).repeat_interleave(machines)
-        return Federation(
-            train, test, cluster, unseen=True, test_cluster=test_cluster, name="rotated-mnist"
-        )
+        return rotated(self, sources.mnist, seed, name="rotated-mnist")
 
-    def task(self) -> Classification:
-        return Classification(mlp(784, self.hidden, 10))
+    def task(self, federation: Federation) -> Classification:
+        return Classification(mlp(784, self.hidden, 10), scale=255)
 
 
-def check_rotated(settings: RotatedDigits | RotatedMnist) -> None:
+@dataclass(frozen=True, kw_only=True)
+class RotatedFashion(RotatedMnist):
+    """Fashion-MNIST turned by multiples of 90 degrees, dealt out like rotated MNIST."""
+
+    def build(self, seed: int) -> Federation:
+        return rotated(self, sources.fashion_mnist, seed, name="rotated-fashion")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RotatedCifar:
+    """CIFAR-10 upright and upside down, with the network and augmentation of the IFCA paper."""
+
+    clients: int = 200  # clients m in all
+    samples: int = 0  # training samples n of each client; 0: as many as there are
+    rotations: int = 2  # true clusters, 1, 2 or 4: turned by 0 and 180 degrees, or by quarters
+
+    suggests: ClassVar[dict[str, Any]] = {
+        "k": 2,
+        "lr": 0.25,
+        "decay": 0.99,
+        "epochs": 5,
+        "batch": 50,
+        "fraction": 0.1,
+        "rounds": 600,
+        "start": "reject",
+    }
+
+    def __post_init__(self) -> None:
+        check_rotated(self)
+        if self.rotations == 3:
+            raise SettingError("`rotations` of RotatedCifar must be 1, 2 or 4, got 3")
+
+    def build(self, seed: int) -> Federation:
+        return rotated(self, sources.cifar10, seed, name="rotated-cifar")
+
+    def task(self, federation: Federation) -> Classification:
+        return Classification(cifar_cnn, scale=255)
+
+
+Rotated = RotatedDigits | RotatedMnist | RotatedCifar
+
+
+def check_rotated(settings: Rotated) -> None:
     """The rules that rotated federations share."""
     at_least(settings, "clients", 1)
     at_least(settings, "samples", 0)
-    at_least(settings, "hidden", 1)
     at_least(settings, "rotations", 1)
     if settings.rotations > 4:
         raise SettingError(
@@ -115,36 +140,55 @@ def check_rotated(settings: RotatedDigits | RotatedMnist) -> None:
         )
 
 
+def rotated(settings: Rotated, load: Load, seed: int, *, name: str) -> Federation:
+    """Training machines, and test machines of the same size that are unseen in training."""
+    train, cluster = dealt(settings, *load("train"), seed, fewest=1)
+    # Contiguous pieces of the test images in their own order.
+    size = int(train.sizes[0])
+    images, labels = load("test")
+    machines = max(1, len(labels) // size)
+    cut = min(size, len(labels)) * machines
+    turned = [turn(images[:cut], quarters) for quarters in turns(settings.rotations)]
+    test = Samples(
+        torch.cat(turned),
+        labels[:cut].repeat(settings.rotations),
+        torch.arange(machines * settings.rotations + 1) * (cut // machines),
+    )
+    test_cluster = torch.arange(settings.rotations).repeat_interleave(machines)
+    return Federation(train, test, cluster, unseen=True, test_cluster=test_cluster, name=name)
+
+
 def dealt(
-    settings: RotatedDigits | RotatedMnist,
-    images: Tensor,
-    labels: Tensor,
-    seed: int,
-    *,
-    at_least_per_client: int,
-    source: str,
+    settings: Rotated, images: Tensor, labels: Tensor, seed: int, *, fewest: int
 ) -> tuple[Samples, Tensor]:
     """Turned images dealt out to clients, and the rotation of each client."""
     m, rotations = settings.clients, settings.rotations
     per_rotation = torch.bincount(torch.arange(m) % rotations)  # clients in each
     busiest = int(per_rotation.max())
     n = settings.samples or len(labels) // busiest
-    if n < at_least_per_client or n * busiest > len(labels):
-        need = busiest * max(n, at_least_per_client)
+    if n < fewest or n * busiest > len(labels):
+        each = max(n, fewest)
         raise SettingError(
-            f"{source} has {len(labels)} samples in each rotation, too few for {busiest} clients "
-            f"of {max(n, at_least_per_client)} samples each, which need {need}"
+            f"{type(settings).__name__} has {len(labels)} samples in each rotation, too few for "
+            f"{busiest} clients of {each} samples each, which need {busiest * each}"
         )
     x, y = [], []
-    for r, count in enumerate(per_rotation.tolist()):
+    for r, (count, quarters) in enumerate(
+        zip(per_rotation.tolist(), turns(rotations), strict=True)
+    ):
         order = torch.randperm(len(labels), generator=seeds.generator(seed, "deal", r))
         rows = order[: count * n]
-        x.append(turn(images[rows], r))
+        x.append(turn(images[rows], quarters))
         y.append(labels[rows])
     cluster = torch.arange(rotations).repeat_interleave(per_rotation)
     return Samples(torch.cat(x), torch.cat(y), torch.arange(m + 1) * n), cluster
 
 
+def turns(rotations: int) -> list[int]:
+    """Quarters to turn by: two rotations are upright and upside down."""
+    return [0, 2] if rotations == 2 else list(range(rotations))
+
+
 def turn(images: Tensor, quarters: int) -> Tensor:
-    """Images [n, h, w] turned by so many quarters, as rows of pixels [n, h w]."""
-    return torch.rot90(images, quarters, (1, 2)).flatten(1)
+    """Images [n, h, w] or [n, h, w, 3] turned by so many quarters."""
+    return torch.rot90(images, quarters, (1, 2))

@@ -7,6 +7,7 @@ activations and works on all clients of a chunk at once. `kernel_for` chooses.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from torch.func import functional_call
 
 from coterie.core.cohort import Descent, Kernel, Rows
 from coterie.core.task import Task
+from coterie.engine import sample_space
 
 # Layers that act on every number by itself, or only on the shape of one sample.
 ELEMENTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.ELU, nn.SiLU, nn.LeakyReLU, nn.Identity)
@@ -56,18 +58,19 @@ class PerClient:
             ]
         )
 
-    def gradient(self, models: Tensor, rows: Rows) -> Tensor:
+    def gradient(self, models: Tensor, rows: Rows, seeds: list[int]) -> Tensor:
         gradients = torch.zeros_like(models)
         width = self.task.layout.trained_size
-        with self._training():
-            for row, (model, x, y) in zip(gradients, self._clients(models, rows), strict=True):
+        with training(self.task.module), torch.random.fork_rng(devices=[]):
+            for i, (model, x, y) in enumerate(self._clients(models, rows)):
+                torch.manual_seed(seeds[i])
                 trained, carried = self._open(model)
-                row[:width] = flat(self._gradients(trained, carried, x, y))
+                gradients[i, :width] = flat(self._gradients(trained, carried, x, y))
         return gradients
 
     def descend(self, start: Tensor, rows: Rows, descent: Descent) -> Tensor:
         ends = torch.empty_like(start)
-        with self._training(), torch.random.fork_rng(devices=[]):
+        with training(self.task.module), torch.random.fork_rng(devices=[]):
             for i, (model, x, y) in enumerate(self._clients(start, rows)):
                 torch.manual_seed(descent.seeds[i])
                 ends[i] = self._descend_one(model, x, y, i, descent)
@@ -77,7 +80,7 @@ class PerClient:
         trained, carried = self._open(model)
         layout = self.task.layout
         pull_to = None if descent.anchor is None else layout.unflatten(descent.anchor[i])
-        moves = None if descent.only is None else layout.unflatten(descent.only)
+        moves = None if descent.only is None else layout.unflatten(descent.only.to(model.dtype))
         for step in range(descent.steps[i]):
             batch: slice | Tensor = slice(None)
             if descent.batches is not None:
@@ -133,21 +136,15 @@ class PerClient:
     def _loss(self, model: Tensor, x: Tensor, y: Tensor) -> Tensor:
         return self.task.losses(self._output(model, x), y).mean()
 
-    def _training(self) -> _TrainMode:
-        return _TrainMode(self.task.module)
 
-
-class _TrainMode:
+@contextmanager
+def training(module: nn.Module) -> Iterator[None]:
     """Training mode for a while, evaluation mode afterwards."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self.module = module
-
-    def __enter__(self) -> None:
-        self.module.train()
-
-    def __exit__(self, *_: object) -> None:
-        self.module.eval()
+    module.train()
+    try:
+        yield
+    finally:
+        module.eval()
 
 
 class Batched:
@@ -170,6 +167,9 @@ class Batched:
     def __init__(self, task: Task) -> None:
         self.task = task
         self.layers = flat_layers(task.module)
+        # The layer that sees the samples themselves, if nothing but flattening comes before it.
+        seen = next(layer for layer in self.layers if type(layer) is not nn.Flatten)
+        self.first = seen if isinstance(seen, nn.Linear) else None
 
     def losses(self, models: Tensor, rows: Rows) -> Tensor:
         mask = inside(rows).to(models.dtype) / rows.size[:, None]
@@ -182,27 +182,47 @@ class Batched:
         return torch.stack(each, 1)
 
     def score(self, models: Tensor, rows: Rows) -> Tensor:
-        return self.task.score(self._output(self._split(models), rows.x), rows.y, inside(rows))
+        output = self._output(self._split(models), rows.x, self.layers)
+        return self.task.score(output, rows.y, inside(rows))
 
-    def gradient(self, models: Tensor, rows: Rows) -> Tensor:
+    def gradient(self, models: Tensor, rows: Rows, seeds: list[int]) -> Tensor:
         weight = inside(rows).to(models.dtype) / rows.size[:, None]
-        return torch.cat([g.flatten(1) for g in self._gradients(models, rows.x, rows.y, weight)], 1)
+        gradients = self._gradients(self._split(models), rows.x, rows.y, weight)
+        return torch.cat([gradient.flatten(1) for gradient in gradients], 1)
 
     def descend(self, start: Tensor, rows: Rows, descent: Descent) -> Tensor:
-        client = torch.arange(len(start))[:, None]
+        weights = self._split(start)
+        if self.first is not None and sample_space.pays(rows, descent):
+            weight = inside(rows).to(start.dtype) / rows.size[:, None]
+            above = self.layers[self.layers.index(self.first) + 1 :]
+            ends = sample_space.descend(
+                weights,
+                self.first.bias is not None,
+                rows,
+                descent,
+                lambda upper, z: self._losses(upper, z, rows.y, weight, above),
+            )
+        else:
+            ends = self._descend(weights, rows, descent)
+        return torch.cat([end.flatten(1) for end in ends], 1)
+
+    def _descend(self, weights: list[Tensor], rows: Rows, descent: Descent) -> list[Tensor]:
+        """Descent on the weights themselves."""
+        dtype = self.task.layout.dtype
+        client = torch.arange(len(rows.y))[:, None]
         steps = torch.tensor(descent.steps)
         equal = bool((steps == steps[0]).all())
         batches = None if descent.batches is None else stacked(descent.batches)
-        weight = inside(rows).to(start.dtype) / rows.size[:, None]
+        weight = inside(rows).to(dtype) / rows.size[:, None]
         x, y = rows.x, rows.y
-        now = [piece.clone() for piece in self._split(start)]
+        now = [piece.clone() for piece in weights]
         anchor = None if descent.anchor is None else self._split(descent.anchor)
-        moves = None if descent.only is None else self._split(descent.only[None].to(start.dtype))
+        moves = None if descent.only is None else self._split(descent.only[None].to(dtype))
         for step in range(int(steps.max())):
             if batches is not None:
                 row = batches[:, step]  # [m, b]
                 chosen = row >= 0
-                weight = chosen / chosen.sum(1, keepdim=True).clamp_min(1).to(start.dtype)
+                weight = chosen / chosen.sum(1, keepdim=True).clamp_min(1).to(dtype)
                 x, y = rows.x[client, row.clamp_min(0)], rows.y[client, row.clamp_min(0)]
             gradients = self._gradients(now, x, y, weight)
             for j, gradient in enumerate(gradients):
@@ -216,15 +236,15 @@ class Batched:
                     # Clients with fewer steps have finished and stand still.
                     gradient = gradient * (step < steps).view(-1, *(1 for _ in gradient.shape[1:]))
                 now[j].sub_(gradient, alpha=descent.lr)
-        return torch.cat([piece.flatten(1) for piece in now], 1)
+        return now
 
     def _split(self, models: Tensor) -> list[Tensor]:
         return list(self.task.layout.unflatten(models).values())
 
-    def _output(self, weights: list[Tensor], x: Tensor) -> Tensor:
-        """Outputs [m, n, c] of weights with a client axis on samples [m, n, ...]."""
+    def _output(self, weights: list[Tensor], x: Tensor, layers: list[nn.Module]) -> Tensor:
+        """What `layers` make of inputs [m, n, ...] with weights that have a client axis."""
         pending = iter(weights)
-        for layer in self.layers:
+        for layer in layers:
             if isinstance(layer, nn.Flatten):
                 x = x.flatten(2)
             elif isinstance(layer, nn.Linear):
@@ -237,18 +257,25 @@ class Batched:
                 x = layer(x)
         return x
 
-    def _losses(self, weights: list[Tensor], x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-        return (self.task.losses(self._output(weights, x), y) * weight).sum(1)
+    def _losses(
+        self,
+        weights: list[Tensor],
+        x: Tensor,
+        y: Tensor,
+        weight: Tensor,
+        layers: list[nn.Module] | None = None,
+    ) -> Tensor:
+        output = self._output(weights, x, self.layers if layers is None else layers)
+        return (self.task.losses(output, y) * weight).sum(1)
 
     def _loss_rows(self, model: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         output: Tensor = functional_call(self.task.module, self.task.layout.unflatten(model), (x,))
         return (self.task.losses(output, y).view_as(weight) * weight).sum(1)
 
     def _gradients(
-        self, models: Tensor | list[Tensor], x: Tensor, y: Tensor, weight: Tensor
+        self, weights: list[Tensor], x: Tensor, y: Tensor, weight: Tensor
     ) -> tuple[Tensor, ...]:
-        pieces = self._split(models) if isinstance(models, Tensor) else models
-        leaves = [piece.detach().requires_grad_() for piece in pieces]
+        leaves = [piece.detach().requires_grad_() for piece in weights]
         # Clients do not share weights, so the gradient of the sum is every client's own gradient.
         with torch.enable_grad():
             total = self._losses(leaves, x, y, weight).sum()

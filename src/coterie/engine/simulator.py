@@ -20,6 +20,8 @@ from coterie.engine.kernels import kernel_for
 
 # What the weights of a chunk may occupy: more than this falls out of the cache and slows down.
 CHUNK_BYTES = 16 * 2**20
+# What the padded samples of a chunk may occupy, unless a single client already has more.
+CHUNK_DATA_BYTES = 64 * 2**20
 LARGEST_CHUNK = 256
 
 
@@ -93,11 +95,23 @@ class Simulator:
         return SimulatedClients(self, round, ids, (self.seed, *address))
 
     def chunks(self, ids: Tensor) -> Iterator[Tensor]:
-        """`ids` in chunks of clients of like size."""
-        if len(ids) == 0:
-            return
-        sizes = self.samples.sizes[ids - self.first]
-        yield from ids[sizes.argsort(stable=True)].split(self.chunk)
+        """`ids` in chunks of clients of like size; one that is very large has a chunk to itself."""
+        for places in self.places(self.samples.sizes[ids - self.first]):
+            yield ids[places]
+
+    def places(self, sizes: Tensor) -> Iterator[Tensor]:
+        """The places of clients with so many samples in their list [m], chunk by chunk."""
+        sizes, order = sizes.sort(stable=True)
+        row_bytes = self.samples.x[0].numel() * self.task.layout.dtype.itemsize
+        begin = 0
+        for place, size in enumerate(sizes.tolist()):
+            count = place - begin
+            too_wide = (count + 1) * size * row_bytes > CHUNK_DATA_BYTES
+            if count and (count == self.chunk or too_wide):
+                yield order[begin:place]
+                begin = place
+        if len(order):
+            yield order[begin:]
 
     def cohort(self, ids: Tensor, round: int, address: tuple[int | str, ...]) -> Cohort:
         """The clients `ids` as a client step sees them."""

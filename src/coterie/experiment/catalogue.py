@@ -40,7 +40,8 @@ def load(name: str, *, seed: int = 0, **settings: Any) -> tuple[Federation, Task
         if key not in known:
             raise SettingError(f"{name} has no setting named {key}{did_you_mean(key, known)}")
     spec = kind(**settings)
-    return spec.build(seed), spec.task()
+    federation = spec.build(seed)
+    return federation, spec.task(federation)
 
 
 class Plan(NamedTuple):
@@ -71,7 +72,8 @@ class Plan(NamedTuple):
     def run(self, config: dict[str, Any]) -> Run:
         """Load the data and make ready to run."""
         federation = self.federation.build(self.settings.seed)
-        return Run(self.algorithm, federation, self.federation.task(), self.settings, config)
+        task = self.federation.task(federation)
+        return Run(self.algorithm, federation, task, self.settings, config)
 
 
 def planned(words: list[str]) -> Plan:

@@ -173,9 +173,7 @@ class Evaluator:
     def _scores(self, serving: Serving, on: Simulator, ids: Tensor, rows_of: Tensor) -> Judged:
         """Clients `ids` with their models on the samples of clients `rows_of` in `on`."""
         scores: Tensor | None = None
-        place = torch.arange(len(ids))
-        order = on.samples.sizes[rows_of - on.first].argsort(stable=True)
-        for chunk in place[order].split(on.chunk):
+        for chunk in on.places(on.samples.sizes[rows_of - on.first]):
             cohort = on.cohort(rows_of[chunk], 0, (on.seed, "score"))
             found = cohort.score(self._models(serving, ids[chunk]))
             if scores is None:

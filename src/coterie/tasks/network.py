@@ -17,10 +17,12 @@ class NetworkTask:
 
     `network` is a module, or a function that builds one. A module is drawn anew by the
     `reset_parameters` of its layers, as PyTorch's own layers have it; parameters of layers without
-    that method keep the value they were given. A function is simply called again.
+    that method keep the value they were given. A function is simply called again. Features are
+    divided by `scale` before the network sees them, so that pixels can be stored as bytes.
     """
 
-    def __init__(self, network: nn.Module | Callable[[], nn.Module]) -> None:
+    def __init__(self, network: nn.Module | Callable[[], nn.Module], *, scale: float = 1.0) -> None:
+        self.scale = scale
         self._build = None if isinstance(network, nn.Module) else network
         self.module = network if isinstance(network, nn.Module) else network()
         self.layout = Layout(self.module)
@@ -42,8 +44,10 @@ class NetworkTask:
             return self.layout.flatten(fresh)
 
     def inputs(self, x: Tensor) -> Tensor:
-        """Features in the type that the network takes."""
-        return x if self._feature_type is None else x.to(self._feature_type)
+        """Features in the type and scale that the network takes."""
+        if self._feature_type is not None:
+            x = x.to(self._feature_type)
+        return x if self.scale == 1.0 else x / self.scale
 
     def probe(self, x: Tensor) -> Tensor:
         """The outputs [n, c] for a few samples x [n, ...]; refuse what the network cannot take."""

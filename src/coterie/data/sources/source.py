@@ -1,0 +1,85 @@
+"""A source: data that have a name, a folder in the cache, and origins to get them from."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from coterie.core.errors import DataError
+from coterie.data.sources import cache
+
+
+@dataclass(frozen=True)
+class Origin:
+    """One place to get a source from."""
+
+    name: str  # as the user knows it: an address, or a command
+    # Brings what a folder lacks of the source, verified; raises DataError if it cannot.
+    fetch: Callable[[Path, Callable[[str], None]], None]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Data by the name they have on the command line."""
+
+    name: str  # also that of its folder in the cache
+    description: str  # one line
+    holds: Callable[[Path], bool]  # whether a folder has the files, without reading them
+    check: Callable[[Path], None]  # raises DataError unless the files are right
+    origins: tuple[Origin, ...] = ()  # tried in this order
+    by_hand: str = ""  # which files to place where, if there is no origin
+
+    def places(self) -> list[Path]:
+        """The folders that are searched, in this order; new data go into the first."""
+        return cache.places(self.name)
+
+    def where(self) -> Path | None:
+        """The first folder that has it; None if none has."""
+        return next((place for place in self.places() if self.holds(place)), None)
+
+    def present(self) -> bool:
+        """Whether it is here; its contents are checked when they are read."""
+        return self.where() is not None
+
+    def get(self, say: Callable[[str], None]) -> Path:
+        """Bring it into the cache unless it is there, verify it, and return its folder."""
+        here = self.where()
+        if here is not None:
+            try:
+                self.check(here)
+            except DataError as error:
+                if not self.origins:
+                    raise
+                say(f"{self.name}: {error}")
+            else:
+                say(f"{self.name}: it was already there")
+                return here
+        if not self.origins:
+            raise DataError(self.missing())
+        return self.fetch(say)
+
+    def fetch(self, say: Callable[[str], None]) -> Path:
+        """Get it from the first origin that has it."""
+        folder = self.places()[0]
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataError(f"cannot make the data folder {folder}: {error.strerror}") from error
+        failures = []
+        for origin in self.origins:
+            say(f"{self.name}: trying {origin.name}")
+            try:
+                origin.fetch(folder, say)
+                self.check(folder)
+            except (OSError, DataError, subprocess.SubprocessError) as error:
+                failures.append(f"{origin.name} ({error})")
+            else:
+                return folder
+        raise DataError(f"{self.name} could not be had from any of: {'; '.join(failures)}")
+
+    def missing(self) -> str:
+        """The sentence for a source that is not here."""
+        way = self.by_hand or f"`coterie data get {self.name}` gets it"
+        return f"{self.name} is not in {cache.looked_in(self.name)}; {way}"

@@ -1,0 +1,128 @@
+"""Synthetic classification federations of the papers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from coterie.core import seeds
+from coterie.core.errors import SettingError, at_least
+from coterie.data.federation import Federation, Samples, check_share, split_parts
+from coterie.models import linear
+from coterie.tasks import Classification
+
+FEATURES, CLASSES = 60, 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class FpfcSynthetic:
+    """The synthetic setting of the FPFC paper: each cluster has its own linear classifier.
+
+    mu_c ~ N(0, 1); W_c ~ N(mu_c, 1), b_c ~ N(mu_c, 1); x ~ U[0, 1)^60;
+    y = argmax(W_c x + b_c + N(0, 0.5^2)); n_i = 5 (int(lognormal(4, 2)) + 50): heavy-tailed.
+    """
+
+    clients: int = 100  # clients m, as many in each cluster
+    groups: int = 4  # true clusters
+    most: int = 3000  # samples of a client at most, training and test; 0: no limit
+    train_share: float = 0.8  # share of a client's samples that it trains on
+
+    suggests: ClassVar[dict[str, Any]] = {"k": 4, "lr": 0.1, "steps": 10, "fraction": 0.3}
+
+    def __post_init__(self) -> None:
+        at_least(self, "clients", 1)
+        at_least(self, "groups", 1)
+        at_least(self, "most", 0)
+        check_share(self)
+        if self.clients < self.groups:
+            raise SettingError(
+                f"`clients` of FpfcSynthetic must be at least `groups`, {self.groups}, "
+                f"got {self.clients}"
+            )
+
+    def build(self, seed: int) -> Federation:
+        rng = np.random.default_rng(seeds.derive(seed, "fpfc-synthetic"))
+        sizes = 5 * (rng.lognormal(4, 2, self.clients).astype(int) + 50)
+        if self.most:
+            sizes = np.minimum(sizes, self.most)
+        cluster = np.arange(self.clients) * self.groups // self.clients
+        mean = rng.normal(size=self.groups)
+        weight = rng.normal(mean[:, None, None], 1, (self.groups, CLASSES, FEATURES))
+        bias = rng.normal(mean[:, None], 1, (self.groups, CLASSES))
+        x, y = [], []
+        for n, c in zip(sizes, cluster, strict=True):
+            features = rng.random((n, FEATURES), dtype=np.float32)
+            noise = rng.normal(0, 0.5, (n, CLASSES))
+            x.append(features)
+            y.append((features @ weight[c].T + bias[c] + noise).argmax(1))
+        return gathered(x, y, self.train_share, seed, torch.from_numpy(cluster), "fpfc-synthetic")
+
+    def task(self, federation: Federation) -> Classification:
+        return Classification(linear(FEATURES, CLASSES))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeafSynthetic:
+    """Synthetic(alpha, beta) of LEAF and FedProx: every client has a classifier of its own.
+
+    u_k ~ N(0, alpha), W_k, b_k ~ N(u_k, 1); B_k ~ N(0, beta), v_k ~ N(B_k, 1)^60,
+    x ~ N(v_k, diag(j^-1.2)); y = argmax(W_k x + b_k); n_k = int(lognormal(4, 2)) + 50.
+    Alpha spreads the classifiers, beta the features. There are no true clusters.
+    """
+
+    clients: int = 30  # clients m
+    spread_models: float = 1.0  # alpha: how much clients' classifiers differ
+    spread_features: float = 1.0  # beta: how much clients' features differ
+    most: int = 3000  # samples of a client at most, training and test; 0: no limit
+    train_share: float = 0.8  # share of a client's samples that it trains on
+
+    suggests: ClassVar[dict[str, Any]] = {"lr": 0.01, "epochs": 1, "batch": 10, "fraction": 0.3}
+
+    def __post_init__(self) -> None:
+        at_least(self, "clients", 1)
+        at_least(self, "spread_models", 0)
+        at_least(self, "spread_features", 0)
+        at_least(self, "most", 0)
+        check_share(self)
+
+    def build(self, seed: int) -> Federation:
+        rng = np.random.default_rng(seeds.derive(seed, "leaf-synthetic"))
+        sizes = rng.lognormal(4, 2, self.clients).astype(int) + 50
+        if self.most:
+            sizes = np.minimum(sizes, self.most)
+        deviation = np.arange(1, FEATURES + 1) ** -0.6  # the root of j^-1.2
+        x, y = [], []
+        for n in sizes:
+            u = rng.normal(0, self.spread_models**0.5)
+            weight, bias = rng.normal(u, 1, (CLASSES, FEATURES)), rng.normal(u, 1, CLASSES)
+            centre = rng.normal(rng.normal(0, self.spread_features**0.5), 1, FEATURES)
+            features = (centre + deviation * rng.normal(size=(n, FEATURES))).astype(np.float32)
+            x.append(features)
+            y.append((features @ weight.T + bias).argmax(1))
+        return gathered(x, y, self.train_share, seed, None, "leaf-synthetic")
+
+    def task(self, federation: Federation) -> Classification:
+        return Classification(linear(FEATURES, CLASSES))
+
+
+def gathered(
+    x: list[np.ndarray],
+    y: list[np.ndarray],
+    share: float,
+    seed: int,
+    cluster: torch.Tensor | None,
+    name: str,
+) -> Federation:
+    """Clients' arrays as a federation, each client split into a training and a test part."""
+    features, labels = torch.from_numpy(np.concatenate(x)), torch.from_numpy(np.concatenate(y))
+    parts = list(torch.arange(len(labels)).split([len(each) for each in y]))
+    train, test = split_parts(parts, share, seed)
+    return Federation(
+        Samples.picked(features, labels, train),
+        Samples.picked(features, labels, test),
+        cluster,
+        name=name,
+    )

@@ -1,0 +1,91 @@
+"""Clients whose samples are arrays already: `.npz` files and PyTorch datasets.
+
+Features are taken as they are, whatever their shape, but float64 becomes float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.core.errors import DataError
+from coterie.data.federation import Samples, tensor
+from coterie.data.tables.columns import Column, column_from
+from coterie.data.tables.read import client_files, first_line
+from coterie.data.tables.rows import Grouped, grouped
+
+
+class Arrays(NamedTuple):
+    """The samples of all clients, one client after another."""
+
+    x: Tensor  # [N, ...]
+    label: Column  # [N] not yet numbered
+    clients: Grouped
+
+
+def stacked(names: list[str], pairs: list[tuple[Any, Any]]) -> Arrays:
+    """Arrays of (x, y) pairs, one for each client; refuse shapes and values that do not fit."""
+    if not pairs:
+        raise DataError("a federation needs two clients or more, got none")
+    ys = [np.asarray(y) for _, y in pairs]
+    for name, y in zip(names, ys, strict=True):
+        if y.ndim != 1:
+            raise DataError(f"client {name} must have one label per sample, got {list(y.shape)}")
+    label = column_from("y", np.concatenate(ys))
+    # Labels may be text, which samples cannot hold: their places stand in for them.
+    samples = Samples.of(
+        (single(x), np.arange(len(y))) for (x, _), y in zip(pairs, ys, strict=True)
+    )
+    owner = np.repeat(np.arange(len(pairs)), samples.sizes.numpy())
+    return Arrays(samples.x, label, grouped(Column("client", "text", owner, tuple(names))))
+
+
+def single(x: Any) -> Tensor:
+    """Features as a tensor in single rather than double precision; other types stay."""
+    features = tensor(x)
+    return features.float() if features.dtype == torch.float64 else features
+
+
+def read_npz(folder: Path) -> Arrays:
+    """The clients of a folder of `.npz` files with the arrays x and y; file names are theirs."""
+    files, pairs = client_files(folder), []
+    for path in files:
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                pairs.append((arrays["x"], arrays["y"]))
+        except KeyError as error:
+            raise DataError(f"{path.name} must hold the arrays x and y: {error.args[0]}") from error
+        except (OSError, ValueError, EOFError) as error:
+            raise DataError(f"{path} cannot be read: {first_line(error)}") from error
+    return stacked([path.stem for path in files], pairs)
+
+
+def read_datasets(datasets: Iterable[Any]) -> Arrays:
+    """The clients of PyTorch datasets, one for each; they are called 0, 1, 2, ..."""
+    pairs = [pair_of(i, dataset) for i, dataset in enumerate(datasets)]
+    return stacked([str(i) for i in range(len(pairs))], pairs)
+
+
+def pair_of(i: int, dataset: Any) -> tuple[Tensor, Tensor]:
+    """All samples x [n, ...] and labels y [n] of a dataset.
+
+    They are its two `tensors` if it has those, as a `TensorDataset`, and else its items one by one.
+    """
+    whole = getattr(dataset, "tensors", None)
+    if isinstance(whole, tuple | list):
+        if len(whole) != 2:
+            raise DataError(f"client {i} must have the tensors x and y, got {len(whole)} tensors")
+        return whole[0], whole[1]
+    try:
+        items = [dataset[j] for j in range(len(dataset))]
+        x = torch.stack([tensor(x) for x, _ in items])
+        return x, torch.stack([tensor(y).reshape(()) for _, y in items])
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(
+            f"client {i} must be a dataset of (x, y) pairs of one shape: {first_line(error)}"
+        ) from error

@@ -1,0 +1,213 @@
+"""A table of your own: any file with a column that says whose row it is, and one to predict.
+
+`path` is a CSV, Parquet, Feather or Arrow file, or a folder with one .csv, .parquet or .npz file
+for each client, named after it. In a .npz file x and y are taken as they are; of a table the
+columns become features of type float32:
+
+- numbers and truth values lose the mean and are divided by the standard deviation; dates and times
+  are numbers of days. A missing one becomes the mean, and a column that has any gets a second
+  feature that is 1 where it is missing.
+- text becomes one feature for each of its `categories` most frequent words; rarer ones, and words
+  that only the test part has, share one more, and missing values have one of their own.
+- a column that is constant, and text that is different in every row, is left out.
+
+Nothing is pooled to learn this. A client says how many values it has, their sum and their sum of
+squares, and how often it has each word; these are added up. Test rows have no part in it.
+
+Labels that are text, truth values, or whole numbers of at most 100 kinds are classes; real numbers
+are targets of a regression and are not scaled. `target` says otherwise.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.core.errors import CoterieWarning, SettingError, at_least, one_of
+from coterie.data.federation import Federation, Samples, check_share
+from coterie.data.tables.arrays import Arrays, read_npz
+from coterie.data.tables.columns import check_finite, client_column, column_of
+from coterie.data.tables.encoding import Encoder, learnt
+from coterie.data.tables.labels import TARGETS, Labels, labels_of, looks_like_classes
+from coterie.data.tables.read import client_files, existing, kind_of, read_table
+from coterie.data.tables.rows import Grouped, divided, grouped, large_enough
+from coterie.models import linear, mlp
+from coterie.tasks import Classification, Regression
+
+
+class Prepared(NamedTuple):
+    """A federation, and the names that its numbers had."""
+
+    federation: Federation
+    clients: tuple[str, ...]  # [m]
+    features: tuple[str, ...]  # [d]; empty for arrays, which have no names
+    classes: tuple[str, ...]  # [c]; empty for regression
+    encoders: tuple[Encoder, ...] = ()  # how each column became features
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A table of your own: a file or folder of rows, each with its client and its label."""
+
+    path: str = ""  # a .csv, .parquet, .feather or .arrow file, or a folder with a file per client
+    client: str = "client"  # column that says whose row it is; in a folder the file's name does
+    label: str = "label"  # column to predict
+    features: str = ""  # columns to predict from, with commas between; empty: all others
+    target: str = "auto"  # what the label is: classification, regression, or auto: by its type
+    train_share: float = 0.8  # share of a client's rows that it trains on
+    min_samples: int = 2  # rows that a client must have; smaller ones are left out
+    categories: int = 20  # features that text becomes at most; rarer words share one more
+    standardise: bool = True  # whether numbers are brought to mean 0 and standard deviation 1
+    hidden: int = 32  # width of the network's hidden layer; 0: a linear model
+
+    suggests: ClassVar[dict[str, Any]] = {}
+
+    def __post_init__(self) -> None:
+        one_of(self, "target", TARGETS)
+        at_least(self, "min_samples", 2)
+        at_least(self, "categories", 1)
+        at_least(self, "hidden", 0)
+        check_share(self)
+        if self.client == self.label:
+            raise SettingError(
+                f"`client` and `label` of Table must be two columns, got {self.label} for both"
+            )
+        named = self.columns
+        for column in named:
+            if column in (self.client, self.label):
+                raise SettingError(
+                    f"`features` of Table must not name the client or the label, got {column}"
+                )
+        if len(set(named)) < len(named):
+            raise SettingError(
+                f"`features` of Table must name a column once, got {','.join(named)}"
+            )
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that `features` names; none: all but the client and the label."""
+        return [word.strip() for word in self.features.split(",") if word.strip()]
+
+    def build(self, seed: int) -> Federation:
+        """The federation of the table at `path`."""
+        return self.prepare(self.path, seed).federation
+
+    def task(self, federation: Federation) -> Classification | Regression:
+        """A network for what `build` made: classes if labels are whole numbers, else targets."""
+        samples = federation.train
+        features = samples.x[0].numel()
+        outputs = 1
+        if not samples.y.is_floating_point():
+            parts = [samples.y] if federation.test is None else [samples.y, federation.test.y]
+            outputs = max(int(y.max()) for y in parts) + 1
+        network = mlp(features, self.hidden, outputs) if self.hidden else linear(features, outputs)
+        return Regression(network) if samples.y.is_floating_point() else Classification(network)
+
+    def prepare(self, source: Any, seed: int) -> Prepared:
+        """The federation of any source, a path or an object, with the names of its numbers."""
+        if holds_arrays(source):
+            return prepared_arrays(read_npz(existing(source)), self, seed, federation_name(source))
+        return prepared_table(self.read(source), self, seed, federation_name(source))
+
+    def read(self, source: Any) -> Any:
+        """The Arrow table of a source, checked to have the columns that the settings name."""
+        wanted = [self.client, self.label, *self.columns]
+        table = read_table(source, client=self.client, wanted=wanted, only=bool(self.columns))
+        return table.select([self.client, self.label, *self.chosen(table)])
+
+    def chosen(self, table: Any) -> list[str]:
+        """The columns of features."""
+        others = [name for name in table.column_names if name not in (self.client, self.label)]
+        return self.columns or others
+
+
+def federation_name(source: Any) -> str:
+    """What a federation of a source is called: by its file, if it has one."""
+    return Path(source).name if isinstance(source, str | Path) else "own data"
+
+
+def holds_arrays(source: Any) -> bool:
+    """Whether a source is a folder of `.npz` files."""
+    if not isinstance(source, str | Path) or not existing(source).is_dir():
+        return False
+    return kind_of(client_files(existing(source))[0]) == ".npz"
+
+
+def prepared_arrays(arrays: Arrays, settings: Table, seed: int, name: str) -> Prepared:
+    """The federation of arrays, split."""
+    clients = large_enough(arrays.clients, settings.min_samples)
+    labels = labels_of(arrays.label, settings.target, clients.rows)
+    parts = divided(clients, settings.train_share, seed)
+    train, test = (samples(arrays.x[torch.from_numpy(part.rows)], labels, part) for part in parts)
+    return Prepared(Federation(train, test, name=name), clients.names, (), labels.classes)
+
+
+def prepared_table(table: Any, settings: Table, seed: int, name: str) -> Prepared:
+    """The federation of an Arrow table, split and encoded."""
+    clients = large_enough(grouped(client_column(table, settings.client)), settings.min_samples)
+    label = column_of(table, settings.label)
+    labels = labels_of(label, settings.target, clients.rows)
+    if settings.target == "auto" and looks_like_classes(label):
+        warnings.warn(
+            f"the label column `{label.name}` holds a few whole numbers but is of a real type, so "
+            "it is taken for a regression: say target=classification if they are classes",
+            CoterieWarning,
+            stacklevel=4,
+        )
+    parts = divided(clients, settings.train_share, seed)
+    encoders = learnt_columns(table, settings, parts.train)
+    train, test = (samples(encoded(table, encoders, part), labels, part) for part in parts)
+    features = tuple(feature for encoder in encoders for feature in encoder.names)
+    federation = Federation(train, test, name=name)
+    return Prepared(federation, parts.train.names, features, labels.classes, tuple(encoders))
+
+
+def learnt_columns(table: Any, settings: Table, train: Grouped) -> list[Encoder]:
+    """How to write each column, learnt from training rows; what is left out is a warning."""
+    encoders: list[Encoder] = []
+    left_out: dict[str, list[str]] = {}
+    for name in settings.chosen(table):
+        answer = learnt(
+            check_finite(column_of(table, name)),
+            train.rows,
+            train.offsets,
+            categories=settings.categories,
+            standardise=settings.standardise,
+        )
+        if isinstance(answer, str):
+            left_out.setdefault(answer, []).append(name)
+        else:
+            encoders.append(answer)
+    reasons = [f"{', '.join(names)} ({reason})" for reason, names in left_out.items()]
+    if not encoders:
+        raise SettingError(
+            f"a table needs a column to predict from besides `{settings.client}` and "
+            f"`{settings.label}`, got {' and '.join(reasons) or 'none'}"
+        )
+    if reasons:
+        warnings.warn(f"columns left out: {'; '.join(reasons)}", CoterieWarning, stacklevel=5)
+    return encoders
+
+
+def encoded(table: Any, encoders: Sequence[Encoder], part: Grouped) -> Tensor:
+    """The features of some rows, [rows, d] float32; a column at a time, to save memory."""
+    widths = [len(encoder.names) for encoder in encoders]
+    out: NDArray[np.float32] = np.zeros((len(part.rows), sum(widths)), np.float32)
+    begin = 0
+    for encoder, width in zip(encoders, widths, strict=True):
+        encoder.write(column_of(table, encoder.column), part.rows, out[:, begin : begin + width])
+        begin += width
+    return torch.from_numpy(out)
+
+
+def samples(x: Tensor, labels: Labels, part: Grouped) -> Samples:
+    """Samples of features that are in the order of `part`, with the labels of those rows."""
+    return Samples(x, torch.from_numpy(labels.values[part.rows]), torch.from_numpy(part.offsets))

@@ -1,0 +1,160 @@
+"""One column of a table as numpy arrays, whatever it was stored as."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.core.errors import DataError
+from coterie.data.tables.read import arrow, first_line
+
+PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
+LARGEST = float(np.finfo(np.float32).max)  # features are float32
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of n values: numbers with NaN where one is missing, or codes of words with -1."""
+
+    name: str
+    kind: str  # number, whole, bool, date or text
+    values: NDArray[Any]  # [n] float64; for text the codes, int64
+    words: tuple[str, ...] = ()  # what the codes of text mean, in no order
+
+    @property
+    def missing(self) -> NDArray[np.bool_]:
+        """Where a value is missing, [n]."""
+        gone: NDArray[np.bool_] = self.values < 0 if self.kind == "text" else np.isnan(self.values)
+        return gone
+
+
+def column_of(table: Any, name: str) -> Column:
+    """A column of an Arrow table.
+
+    Whole and real numbers, truth values and decimals are numbers. Dates, times and durations are
+    numbers of days, dates counted from 1 January 1970 in UTC. Text and dictionaries are codes.
+    Everything else is refused.
+    """
+    pyarrow = arrow()
+    types, column = pyarrow.types, table.column(name)
+    kind = column.type
+    if types.is_null(kind):
+        return Column(name, "number", np.full(len(column), np.nan))
+    if types.is_boolean(kind):
+        return Column(name, "bool", numbers(column.cast("uint8")))
+    if types.is_integer(kind):
+        return Column(name, "whole", numbers(column))
+    if types.is_floating(kind) or types.is_decimal(kind):
+        return Column(name, "number", numbers(column))
+    if types.is_temporal(kind) and not types.is_interval(kind):
+        count = numbers(column.cast("int32" if kind.bit_width == 32 else "int64"))
+        if types.is_date(kind):
+            return Column(name, "date", count / (1 if kind.bit_width == 32 else PER_DAY["ms"]))
+        return Column(name, "date", count / PER_DAY[kind.unit])
+    if is_text(types, kind):
+        return Column(name, "text", *coded(column))
+    raise DataError(
+        f"column `{name}` is of type {str(kind)[:60]}, of which no feature or label can be made; "
+        "name the columns to use: features=..."
+    )
+
+
+def column_from(name: str, values: NDArray[Any]) -> Column:
+    """A column of a numpy array of numbers, truth values or text."""
+    if values.dtype.kind in "US":
+        words, codes = np.unique(values.astype(str), return_inverse=True)
+        return Column(name, "text", codes.astype(np.int64), tuple(words.tolist()))
+    kinds = {"b": "bool", "i": "whole", "u": "whole", "f": "number"}
+    if values.dtype.kind not in kinds:
+        raise DataError(f"`{name}` must hold numbers or text, got {values.dtype}")
+    return Column(name, kinds[values.dtype.kind], values.astype(np.float64))
+
+
+def is_text(types: Any, kind: Any) -> bool:
+    views = getattr(types, "is_string_view", lambda _: False)  # younger than the rest of pyarrow
+    text: bool = types.is_string(kind) or types.is_large_string(kind) or views(kind)
+    return text or bool(types.is_dictionary(kind))
+
+
+def numbers(column: Any) -> NDArray[np.float64]:
+    """Values as float64 with NaN for null; whole numbers above 2^53 lose their last digits."""
+    array: NDArray[np.float64] = column.cast("float64", safe=False).to_numpy()
+    return array
+
+
+def coded(column: Any) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """Codes [n] of a column's values, -1 for null, and the words they stand for, all different."""
+    pyarrow = arrow()
+    types = pyarrow.types
+    if types.is_dictionary(column.type):
+        words = column.unify_dictionaries().chunk(0).dictionary
+        if words.null_count or len(words.unique()) < len(words):  # codes would not be unique
+            column = column.cast(column.type.value_type)
+    elif not (types.is_string(column.type) or types.is_integer(column.type)):
+        column = column.cast("large_string")
+    if not types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    column = column.unify_dictionaries()
+    codes = [chunk.indices.cast("int64").fill_null(-1).to_numpy() for chunk in column.chunks]
+    words = column.chunk(0).dictionary.to_pylist()
+    return np.concatenate(codes), tuple(map(str, words))
+
+
+def client_column(table: Any, name: str) -> Column:
+    """The column that says whose row it is: codes of all clients in the order of their names.
+
+    Clients with numbers for names are in the order of the numbers. Missing names are refused, and
+    so are real numbers, which name nobody.
+    """
+    pyarrow = arrow()
+    column = table.column(name)
+    if pyarrow.types.is_floating(column.type):
+        try:
+            column = column.cast("int64")
+        except pyarrow.ArrowInvalid as error:
+            raise DataError(
+                f"the client column `{name}` must hold names or whole numbers: {first_line(error)}"
+            ) from error
+    if column.null_count:
+        raise DataError(
+            f"the client column `{name}` must have no missing values, got {column.null_count:,} "
+            f"in {len(column):,} rows"
+        )
+    try:
+        codes, words = coded(column)
+    except pyarrow.ArrowException as error:
+        raise DataError(
+            f"the client column `{name}` must hold names or whole numbers, got {column.type}"
+        ) from error
+    if (codes < 0).any():
+        raise DataError(
+            f"the client column `{name}` must have no missing values, got {(codes < 0).sum():,} "
+            f"in {len(codes):,} rows"
+        )
+    used = np.bincount(codes, minlength=len(words)) > 0
+    order = sorted(np.flatnonzero(used).tolist(), key=in_order(words))
+    place = np.zeros(len(words), np.int64)
+    place[order] = np.arange(len(order))
+    return Column(name, "text", place[codes], tuple(words[i] for i in order))
+
+
+def in_order(words: tuple[str, ...]) -> Any:
+    """A key that sorts places in `words` by number if all are numbers, else as text."""
+    if all(word.removeprefix("-").isdecimal() for word in words):
+        return lambda i: (int(words[i]), words[i])
+    return lambda i: words[i]
+
+
+def check_finite(column: Column) -> Column:
+    """Refuse infinite numbers, and those that float32 cannot hold; missing ones pass."""
+    if column.kind != "text":
+        beyond = int((np.abs(column.values) > LARGEST).sum())
+        if beyond:
+            raise DataError(
+                f"column `{column.name}` must hold finite numbers below 3.4e38, "
+                f"got others in {beyond:,} of {len(column.values):,} rows"
+            )
+    return column

@@ -1,0 +1,210 @@
+"""What `coterie data describe` says about a table before anything is trained on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.data.tables.arrays import Arrays, read_npz
+from coterie.data.tables.build import Table, holds_arrays
+from coterie.data.tables.columns import Column, client_column, column_of
+from coterie.data.tables.doubts import column_doubts, evidence_of, label_doubts, size_doubts
+from coterie.data.tables.labels import Labels, labels_of, looks_like_classes
+from coterie.data.tables.read import existing, source_name
+from coterie.data.tables.rows import Grouped, grouped
+from coterie.data.tables.statistics import moments, total_counts, word_counts
+
+BAR = 30  # widest bar of a histogram
+SHOWN = 10  # classes that are listed
+WIDEST = 28  # letters of a name that are shown
+
+
+def describe(
+    source: Any,
+    *,
+    client: str = "client",
+    label: str = "label",
+    features: str = "",
+    target: str = "auto",
+    min_samples: int = 2,
+) -> str:
+    """Clients, labels and features of a table, and what looks wrong with them, as text.
+
+    Takes what `federation_from_table` takes and looks at all rows. What no federation could be
+    made of is refused with the same sentences.
+    """
+    settings = Table(
+        client=client, label=label, features=features, target=target, min_samples=min_samples
+    )
+    return described(settings, source)
+
+
+def described(settings: Table, source: Any = None) -> str:
+    """`describe` for settings that are made already; no source: what their `path` names."""
+    source = settings.path if source is None else source
+    if holds_arrays(source):
+        return described_arrays(read_npz(existing(source)), settings, source_name(source))
+    return described_table(settings.read(source), settings, source_name(source))
+
+
+def described_arrays(arrays: Arrays, settings: Table, name: str) -> str:
+    """The description of a folder of arrays, whose features have no names."""
+    clients = arrays.clients
+    labels = labels_of(arrays.label, settings.target, clients.rows)
+    shape = " x ".join(map(str, arrays.x.shape[1:]))
+    kind = str(arrays.x.dtype).removeprefix("torch.")
+    doubts = size_doubts(clients, settings.min_samples)
+    doubts += label_doubts(arrays.label, labels, clients)
+    return page(
+        [
+            headline(name, clients, f"samples of {shape} {kind}"),
+            *sizes(clients),
+            *spread(arrays.label, labels, clients),
+        ],
+        doubts,
+    )
+
+
+def described_table(table: Any, settings: Table, name: str) -> str:
+    """The description of an Arrow table."""
+    owner = client_column(table, settings.client)
+    clients = grouped(owner)
+    label = column_of(table, settings.label)
+    labels = labels_of(label, settings.target, clients.rows)
+    names = settings.chosen(table)
+    doubts = size_doubts(clients, settings.min_samples)
+    doubts += label_doubts(label, labels, clients)
+    if settings.target == "auto" and looks_like_classes(label):
+        doubts.append(
+            f"the label `{label.name}` holds a few whole numbers of a real type and is taken for "
+            "a regression: say target=classification if they are classes"
+        )
+    evidence = evidence_of(owner, label)
+    width = min(max(map(len, names), default=0), WIDEST)
+    lines = []
+    for feature in names:
+        column = column_of(table, feature)
+        lines.append(f"  {feature[:width]:{width}}  {content(column, clients)}")
+        doubts += column_doubts(column, evidence)
+    return page(
+        [
+            headline(name, clients, f"columns to predict from: {len(names):,}"),
+            *sizes(clients),
+            *spread(label, labels, clients),
+            "",
+            "features",
+            *lines,
+        ],
+        doubts,
+    )
+
+
+def page(lines: list[str], doubts: list[str]) -> str:
+    """The description with its doubts at the end."""
+    wrong = [f"  - {doubt}" for doubt in doubts] or ["  nothing"]
+    return "\n".join([*lines, "", "what looks wrong", *wrong])
+
+
+def headline(name: str, clients: Grouped, features: str) -> str:
+    return f"{name}: {len(clients.names):,} clients, {len(clients.rows):,} rows, {features}"
+
+
+def sizes(clients: Grouped) -> list[str]:
+    """The sizes of clients: the range, and a histogram of up to six bars.
+
+    >>> rows, offsets = np.arange(7), np.array([0, 2, 4, 7])
+    >>> print("\\n".join(sizes(Grouped(("a", "b", "c"), rows, offsets))[2:]))
+      2  ##############################  2
+      3  ###############                 1
+    """
+    each = np.diff(clients.offsets)
+    low, high = int(each.min()), int(each.max())
+    lines = ["", f"rows of a client: {low:,} to {high:,}, median {np.median(each):,.10g}"]
+    edges = bins(low, high)
+    counts = np.histogram(each, [*edges, high + 1])[0]
+    last = [*(edge - 1 for edge in edges[1:]), high]
+    names = [f"{a:,}" if a == b else f"{a:,} to {b:,}" for a, b in zip(edges, last, strict=True)]
+    width = max(map(len, names))
+    for text, count in zip(names, counts.tolist(), strict=True):
+        bar = "#" * round(BAR * count / counts.max())
+        lines.append(f"  {text:>{width}}  {bar or ('.' if count else ''):{BAR}}  {count:,}")
+    return lines
+
+
+def bins(low: int, high: int) -> list[int]:
+    """Where up to six bars begin; when sizes differ much, each is as many times the one before."""
+    steps = np.geomspace if high > 20 * low else np.linspace
+    return sorted({int(edge) for edge in steps(low, high + 1, 7)[:-1]} | {low})
+
+
+def spread(column: Column, labels: Labels, clients: Grouped) -> list[str]:
+    """The labels of all, and how much clients differ in them."""
+    values = labels.values[clients.rows]
+    if labels.regression:
+        told = moments(values.astype(np.float64), clients.offsets)
+        means = np.add.reduceat(values.astype(np.float64), clients.offsets[:-1])
+        means /= np.diff(clients.offsets)
+        between = np.average((means - told.mean) ** 2, weights=np.diff(clients.offsets))
+        share = between / told.deviation**2
+        return [
+            "",
+            f"label `{column.name}`: regression, mean {told.mean:.4g}, "
+            f"standard deviation {told.deviation:.4g}",
+            f"  the means of clients make up {share:.0%} of its variance",
+        ]
+    counts = word_counts(values, clients.offsets, len(labels.classes)).toarray()[:, :-1]
+    shares = counts / counts.sum(1, keepdims=True)
+    overall = counts.sum(0) / counts.sum()
+    apart = np.abs(shares - overall).sum(1) / 2
+    single = int((counts.astype(bool).sum(1) == 1).sum())
+    common = np.argsort(-overall, kind="stable")[:SHOWN].tolist()
+    width = min(max(len(labels.classes[i]) for i in common), WIDEST)
+    lines = ["", f"label `{column.name}`: classification, {len(labels.classes):,} classes"]
+    lines += [f"  {labels.classes[i][:width]:{width}}  {overall[i]:6.1%}" for i in common]
+    if len(labels.classes) > SHOWN:
+        rest = 1 - overall[common].sum()
+        lines.append(f"  {len(labels.classes) - SHOWN:,} others  {rest:6.1%}")
+    lines.append(
+        f"  a client's shares are {apart.mean():.2f} away from these on average "
+        "(0: all alike, 1: nothing in common)"
+    )
+    lines.append(f"  clients with one class only: {single:,}")
+    return lines
+
+
+def content(column: Column, clients: Grouped) -> str:
+    """The kind of a column, what it holds, and how much is missing."""
+    gone = float(column.missing.mean())
+    missing = f", {share(gone)} missing" if gone else ""
+    values = column.values[clients.rows]
+    if column.kind == "text":
+        counts = total_counts(word_counts(values, clients.offsets, len(column.words)))[:-1]
+        kinds = int((counts > 0).sum())
+        return f"text     {kinds:,} different{missing}"
+    finite: NDArray[np.float64] = np.where(np.isfinite(values), values, np.nan)
+    told = moments(finite, clients.offsets)
+    if not told.known:
+        return "number   nothing but missing values"
+    if column.kind == "bool":
+        return f"bool     {share(told.mean)} true{missing}"
+    text = f"mean {told.mean:.4g}, standard deviation {told.deviation:.4g}"
+    if column.kind == "date":
+        first, last = np.nanmin(finite), np.nanmax(finite)
+        text = f"{day(first)} to {day(last)}" if abs(first) > 366 else f"{text} days"
+    return f"{column.kind:7}  {text}{missing}"
+
+
+def share(part: float) -> str:
+    """A share as a percentage that is only 0 or 100 when it is.
+
+    >>> share(0.25), share(1e-6), share(1.0)
+    ('25.0%', 'under 0.1%', '100.0%')
+    """
+    return "under 0.1%" if 0 < part < 0.0005 else f"{part:.1%}"
+
+
+def day(number: float) -> str:
+    """The date of a number of days since 1970."""
+    return str(np.datetime64(int(np.floor(number)), "D"))

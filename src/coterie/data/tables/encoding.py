@@ -1,0 +1,126 @@
+"""Features out of columns: what is learnt on training rows, and how it is written as float32."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.data.tables.columns import Column
+from coterie.data.tables.statistics import moments, total_counts, word_counts
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A number less `centre`, divided by `scale`; a missing one is `fill`."""
+
+    column: str
+    centre: float
+    scale: float
+    fill: float  # the mean of the training rows of all clients
+    indicator: bool  # a second feature is 1 where the number is missing
+
+    @property
+    def names(self) -> list[str]:
+        """The names of its features."""
+        return [self.column, *([f"{self.column}=(missing)"] if self.indicator else [])]
+
+    def write(self, column: Column, rows: Rows, out: NDArray[np.float32]) -> None:
+        """Write the features of `rows` into the columns of `out`, [rows, features]."""
+        values = column.values[rows]
+        gone = np.isnan(values)
+        out[:, 0] = (np.where(gone, self.fill, values) - self.centre) / self.scale
+        if self.indicator:
+            out[:, 1] = gone
+
+
+@dataclass(frozen=True)
+class Indicator:
+    """1 where a value is missing: all that a column tells whose known values are all the same."""
+
+    column: str
+
+    @property
+    def names(self) -> list[str]:
+        """The name of its feature."""
+        return [f"{self.column}=(missing)"]
+
+    def write(self, column: Column, rows: Rows, out: NDArray[np.float32]) -> None:
+        """Write the feature of `rows` into `out`, [rows, 1]."""
+        out[:, 0] = np.isnan(column.values[rows])
+
+
+@dataclass(frozen=True)
+class OneHot:
+    """One feature for each common word, one that the rare words share, one for missing values.
+
+    A word or a missing value that training never saw, where no feature stands for it, is all zeros.
+    """
+
+    column: str
+    words: tuple[str, ...]
+    other: bool  # some words are rare, and share a feature with those never seen
+    missing: bool  # training had missing values
+
+    @property
+    def names(self) -> list[str]:
+        """The names of its features."""
+        extra = [*(["(other)"] if self.other else []), *(["(missing)"] if self.missing else [])]
+        return [f"{self.column}={word}" for word in [*self.words, *extra]]
+
+    def write(self, column: Column, rows: Rows, out: NDArray[np.float32]) -> None:
+        """Write the features of `rows` into the columns of `out`, [rows, features], zero so far."""
+        feature = {word: i for i, word in enumerate(self.words)}
+        rare = len(self.words) if self.other else -1
+        # The last place is that of code -1, a missing value.
+        gone = len(self.words) + self.other if self.missing else -1
+        place = np.array([*(feature.get(word, rare) for word in column.words), gone])
+        hot = place[column.values[rows]]
+        seen = np.flatnonzero(hot >= 0)
+        out[seen, hot[seen]] = 1
+
+
+Encoder = Scaled | Indicator | OneHot
+
+
+def learnt(
+    column: Column, rows: Rows, offsets: Rows, *, categories: int, standardise: bool
+) -> Encoder | str:
+    """How to write a column, learnt from the sums that clients make over their training rows.
+
+    `rows` are the training rows, one client after another. A column that tells nothing apart gives
+    the reason in place of an encoder.
+    """
+    values = column.values[rows]
+    if column.kind == "text":
+        return learnt_words(column, word_totals(column, values, offsets), categories)
+    told = moments(values, offsets)
+    indicator = told.known < len(values)
+    if told.constant:
+        return Indicator(column.name) if indicator and told.known else "constant"
+    centre, scale = (told.mean, told.deviation) if standardise else (0.0, 1.0)
+    return Scaled(column.name, centre, scale, told.mean, indicator)
+
+
+def word_totals(column: Column, codes: Rows, offsets: Rows) -> Rows:
+    return total_counts(word_counts(codes, offsets, len(column.words)))
+
+
+def learnt_words(column: Column, counts: Rows, categories: int) -> OneHot | str:
+    """The `categories` most frequent words by counts [words + 1]; ties go by name."""
+    each, missing = counts[:-1], int(counts[-1])
+    seen = np.flatnonzero(each)
+    if len(seen) + (missing > 0) < 2:
+        return "constant"
+    if each.max() == 1:  # names of rows: what they can tell is whether there is one
+        return OneHot(column.name, (), False, True) if missing else "a different word in every row"
+    if len(seen) > categories:
+        # Only words that reach the last place by count need to be put in order.
+        least = np.partition(each, -categories)[-categories]
+        seen = seen[each[seen] >= least]
+    order = sorted(seen.tolist(), key=lambda i: (-each[i], column.words[i]))
+    words = tuple(sorted(column.words[i] for i in order[:categories]))
+    return OneHot(column.name, words, int((each > 0).sum()) > categories, missing > 0)

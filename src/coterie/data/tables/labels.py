@@ -1,0 +1,117 @@
+"""Labels: whether a column holds classes or real targets, and what the classes are called."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.core.errors import DataError, SettingError
+from coterie.data.tables.columns import LARGEST, Column, in_order
+
+TARGETS = ["auto", "classification", "regression"]
+MANY = 100  # whole numbers of more kinds than this may be classes or targets: the user must say
+
+
+class Labels(NamedTuple):
+    """The labels of n rows."""
+
+    values: NDArray[Any]  # [n] classes from 0, int64; or targets as they are, float32
+    classes: tuple[str, ...]  # names of the classes; empty for regression
+
+    @property
+    def regression(self) -> bool:
+        """Whether they are targets rather than classes."""
+        return not self.classes
+
+
+def labels_of(column: Column, target: str, rows: NDArray[np.int64]) -> Labels:
+    """Classes or targets of a label column; only `rows` count, the others get 0.
+
+    `auto` takes text, truth values and whole numbers of at most 100 kinds as classes and real
+    numbers as targets. Classes are numbered in the order of their names, or of the numbers they
+    are. Targets are not scaled, so that losses are in the user's units.
+    """
+    used = replace(column, values=column.values[rows])
+    check_label(used)
+    regression = (guess(used) if target == "auto" else target) == "regression"
+    labels = in_targets(used) if regression else in_classes(used)
+    values = np.zeros(len(column.values), labels.values.dtype)
+    values[rows] = labels.values
+    return Labels(values, labels.classes)
+
+
+def check_label(column: Column) -> None:
+    """Refuse labels that are missing or not finite."""
+    gone = int(column.missing.sum())
+    if gone:
+        raise DataError(
+            f"the label column `{column.name}` must have no missing values, got {gone:,} "
+            f"in {len(column.values):,} rows"
+        )
+    if column.kind != "text" and bool((np.abs(column.values) > LARGEST).any()):
+        raise DataError(f"the label column `{column.name}` must hold finite numbers below 3.4e38")
+
+
+def guess(column: Column) -> str:
+    """What `target=auto` stands for."""
+    if column.kind in ("text", "bool"):
+        return "classification"
+    if column.kind != "whole":
+        return "regression"
+    kinds = len(np.unique(column.values))
+    if kinds > MANY:
+        raise SettingError(
+            f"the label column `{column.name}` holds {kinds:,} different whole numbers: "
+            "say target=classification or target=regression"
+        )
+    return "classification"
+
+
+def in_targets(column: Column) -> Labels:
+    """Labels as numbers, unchanged."""
+    if column.kind == "text":
+        raise DataError(f"the label column `{column.name}` must hold numbers for regression")
+    if len(np.unique(column.values)) < 2:
+        raise DataError(
+            f"regression needs targets that differ, but every row has {column.name} = "
+            f"{column.values[0]:g}"
+        )
+    return Labels(column.values.astype(np.float32), ())
+
+
+def in_classes(column: Column) -> Labels:
+    """Labels numbered from 0, and the names of the numbers."""
+    if column.kind == "text":
+        used = np.flatnonzero(np.bincount(column.values, minlength=len(column.words)))
+        words = tuple(column.words[i] for i in used.tolist())
+        order = np.array(sorted(range(len(words)), key=in_order(words)))
+        place = np.zeros(len(column.words), np.int64)
+        place[used[order]] = np.arange(len(order))
+        labels = Labels(place[column.values], tuple(words[i] for i in order.tolist()))
+    else:
+        if bool((column.values != np.round(column.values)).any()):
+            raise DataError(
+                f"the label column `{column.name}` must hold names or whole numbers for "
+                f"classification, got real ones"
+            )
+        kinds, place = np.unique(column.values, return_inverse=True)
+        names = [str(int(value)) for value in kinds]
+        if column.kind == "bool":
+            names = ["false" if value == 0 else "true" for value in kinds]
+        labels = Labels(place.astype(np.int64), tuple(names))
+    if len(labels.classes) < 2:
+        raise DataError(
+            f"classification needs two classes or more, but every row has {column.name} = "
+            f"{labels.classes[0]}"
+        )
+    return labels
+
+
+def looks_like_classes(column: Column) -> bool:
+    """Whether real numbers are all whole and of few kinds, as classes that pandas made real."""
+    if column.kind != "number" or bool((column.values != np.round(column.values)).any()):
+        return False
+    return len(np.unique(column.values)) <= 20

@@ -1,0 +1,213 @@
+"""Tables from files, folders and memory, all as Arrow tables.
+
+pyarrow is imported only here and only when a table is read; it comes with `coterie[tables]`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from coterie.core.errors import DataError, SettingError, did_you_mean
+
+TABLES = (".csv", ".csv.gz", ".tsv", ".parquet", ".feather", ".arrow")  # kinds of files we read
+DELIMITERS = ",;\t|"
+
+
+def arrow(module: str = "pyarrow") -> Any:
+    """pyarrow, or one of its modules; refuse in a sentence that says how to get it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise DataError(
+            "reading tables needs pyarrow, which is not installed: `pip install coterie[tables]`"
+        ) from error
+
+
+def read_table(source: Any, *, client: str, wanted: Iterable[str], only: bool = False) -> Any:
+    """A `pyarrow.Table` of a file, a folder or an object, with at least the columns `wanted`.
+
+    A folder has one file for each client; its table gets the file names as the column `client`.
+    With `only`, other columns need not be read; they are where files cannot be read in part.
+    """
+    columns = list(wanted)
+    if isinstance(source, str | Path):
+        path = existing(source)
+        part = columns if only else []
+        table = read_folder(path, client) if path.is_dir() else read_file(path, client, part)
+    else:
+        table = from_memory(source)
+    name = source_name(source)
+    twice = [column for column, count in Counter(table.column_names).items() if count > 1]
+    if twice:
+        raise DataError(f"the columns of {name} must have different names, got `{twice[0]}` twice")
+    check_columns(table.column_names, columns, name)
+    if table.num_rows == 0:
+        raise DataError(f"{name} has no rows")
+    return table
+
+
+def source_name(source: Any) -> str:
+    """What a source is called in sentences: its file name, or `the table`."""
+    return Path(source).name if isinstance(source, str | Path) else "the table"
+
+
+def existing(source: str | Path) -> Path:
+    """The path of a file or folder that is there."""
+    path = Path(source).expanduser()
+    if not str(source):
+        raise SettingError("`path` of Table must name a file or a folder, got nothing")
+    if not path.exists():
+        near = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise DataError(f"no file or folder is at {path}{did_you_mean(path.name, near)}")
+    return path
+
+
+def kind_of(path: Path) -> str:
+    """The ending of a file that says how to read it; `.gz` goes with what stands before it."""
+    endings = [ending.lower() for ending in path.suffixes[-2:]]
+    return "".join(endings) if endings[-1:] == [".gz"] else "".join(endings[-1:])
+
+
+def check_columns(known: list[str], wanted: Iterable[str], name: str) -> None:
+    """Refuse a column that is not there; name the near ones."""
+    for column in wanted:
+        if column not in known:
+            shown = ", ".join(known[:20]) + (", ..." if len(known) > 20 else "")
+            near = did_you_mean(column, known) or f" (columns: {shown})"
+            raise SettingError(f"{name} has no column named `{column}`{near}")
+
+
+def read_file(path: Path, client: str, columns: list[str]) -> Any:
+    """The table in one file; its ending says how it is written. No `columns`: all of them."""
+    kind, pyarrow = kind_of(path), arrow()
+    try:
+        if kind in (".csv", ".csv.gz", ".tsv"):
+            return read_csv(path, client)
+        if kind == ".parquet":
+            return read_parquet(path, columns)
+        if kind in (".feather", ".arrow"):
+            return read_arrow(path)
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read: {first_line(error)}") from error
+    raise DataError(f"{path.name} must end in one of {', '.join(TABLES)}, or be a folder")
+
+
+def read_csv(path: Path, client: str) -> Any:
+    """A table of delimited text in UTF-8, with or without a byte order mark.
+
+    The delimiter is that of `, ; tab |` which the first line has most of. Empty fields and words
+    such as NA and NaN are missing values. Clients are read as text, so that 007 is not 7.
+    """
+    pyarrow, csv = arrow(), arrow("pyarrow.csv")
+    with pyarrow.input_stream(str(path)) as stream:
+        header = bytes(stream.read(1 << 20)).split(b"\n", 1)[0]
+    if not header.strip():
+        raise DataError(f"{path.name} has no rows")
+    delimiter = max(DELIMITERS, key=lambda mark: header.count(mark.encode()))
+    parsing = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+    typing = csv.ConvertOptions(strings_can_be_null=True, column_types={client: pyarrow.string()})
+    try:
+        return csv.read_csv(str(path), parse_options=parsing, convert_options=typing)
+    except pyarrow.ArrowInvalid:
+        # Types are guessed from the first block; what comes later may need another one.
+        size = path.stat().st_size * (20 if kind_of(path) == ".csv.gz" else 1)
+        whole = csv.ReadOptions(block_size=min(max(size, 1 << 20), 2**31 - 1))
+        return csv.read_csv(str(path), whole, parsing, typing)
+
+
+def read_parquet(path: Path, columns: list[str]) -> Any:
+    """A Parquet table; of a wide one only `columns`, if any are named. Text comes as codes."""
+    pyarrow, parquet = arrow(), arrow("pyarrow.parquet")
+    schema = parquet.read_schema(str(path))
+    check_columns(schema.names, columns, path.name)
+    text = [field.name for field in schema if pyarrow.types.is_string(field.type)]
+    file = parquet.ParquetFile(str(path), read_dictionary=text)
+    return file.read(columns=columns or None)
+
+
+def read_arrow(path: Path) -> Any:
+    """A Feather file, or an Arrow file or stream."""
+    pyarrow = arrow()
+    try:
+        return arrow("pyarrow.feather").read_table(str(path))
+    except pyarrow.ArrowInvalid:
+        with pyarrow.memory_map(str(path)) as file:
+            return pyarrow.ipc.open_stream(file).read_all()
+
+
+def client_files(folder: Path) -> list[Path]:
+    """The files of a folder with one for each client, by name; they must be of one kind."""
+    files = sorted(path for path in folder.iterdir() if kind_of(path) in (*TABLES, ".npz"))
+    kinds = sorted({kind_of(path) for path in files})
+    if not kinds:
+        raise DataError(f"{folder} must hold a .npz, .csv or .parquet file for each client")
+    if len(kinds) > 1:
+        raise DataError(f"the files in {folder} must be of one kind, got {' and '.join(kinds)}")
+    return files
+
+
+def read_folder(folder: Path, client: str) -> Any:
+    """The tables of a folder under one another; the column `client` is the file's name.
+
+    A column of that name in the files is replaced.
+    """
+    pyarrow = arrow()
+    files = client_files(folder)
+    tables = [read_file(path, client, []) for path in files]
+    for path, table in zip(files, tables, strict=True):
+        if set(table.column_names) != set(tables[0].column_names):
+            odd = sorted(set(table.column_names) ^ set(tables[0].column_names))
+            raise DataError(
+                f"the files in {folder} must have the same columns: `{odd[0]}` is not in both "
+                f"{files[0].name} and {path.name}"
+            )
+    names = pyarrow.array([path.name[: -len(kind_of(path))] for path in files])
+    sizes = [table.num_rows for table in tables]
+    try:
+        whole = pyarrow.concat_tables(
+            [table.select(tables[0].column_names) for table in tables], promote_options="permissive"
+        )
+    except pyarrow.ArrowException as error:
+        raise DataError(
+            f"the files in {folder} must have columns of the same types: {first_line(error)}"
+        ) from error
+    index = pyarrow.array([i for i, size in enumerate(sizes) for _ in range(size)], "int32")
+    owners = pyarrow.DictionaryArray.from_arrays(index, names)
+    if client in whole.column_names:
+        whole = whole.drop_columns([client])
+    return whole.append_column(client, owners)
+
+
+def from_memory(source: Any) -> Any:
+    """A table of an object: Arrow, pandas, polars, Hugging Face `datasets`, or a dict of columns.
+
+    All are known by what they can do; none of those libraries is imported.
+    """
+    pyarrow = arrow()
+    if isinstance(source, pyarrow.Table):
+        return source
+    if isinstance(getattr(source, "column_names", None), dict):
+        splits = ", ".join(source.column_names)
+        raise DataError(f"a table must be one split of a dataset, got all of them: {splits}")
+    try:
+        if hasattr(source, "column_names") and hasattr(source, "with_format"):
+            return source.with_format("arrow")[:]
+        if hasattr(source, "columns") and hasattr(source, "dtypes") and hasattr(source, "iloc"):
+            return pyarrow.Table.from_pandas(source, preserve_index=False)
+        if hasattr(source, "__arrow_c_stream__") or isinstance(source, Mapping):
+            return pyarrow.table(source)
+    except (pyarrow.ArrowException, TypeError, ValueError) as error:
+        raise DataError(f"the table has a column of mixed types: {first_line(error)}") from error
+    raise DataError(
+        f"a table must be a path, a data frame, an Arrow table or a Hugging Face dataset, "
+        f"got {type(source).__name__}"
+    )
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of another library says, short enough for a sentence."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

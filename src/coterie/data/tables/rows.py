@@ -1,0 +1,81 @@
+"""Which rows belong to which client, and which of them are trained on."""
+
+from __future__ import annotations
+
+import warnings
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from coterie.core.errors import CoterieWarning, DataError
+from coterie.data.federation import split_parts
+from coterie.data.tables.columns import Column
+
+Rows = NDArray[np.int64]
+
+
+class Grouped(NamedTuple):
+    """Rows of a table, one client after another."""
+
+    names: tuple[str, ...]  # [m]
+    rows: Rows  # [N] places in the table
+    offsets: Rows  # [m + 1]: client i has rows[offsets[i]:offsets[i + 1]]
+
+
+def grouped(client: Column) -> Grouped:
+    """The rows of every client, in the order of their names and of the table."""
+    if len(client.words) < 2:
+        raise DataError(
+            f"a federation needs two clients or more, but every row has {client.name} = "
+            f"{client.words[0]}"
+        )
+    sizes = np.bincount(client.values, minlength=len(client.words))
+    return Grouped(client.words, np.argsort(client.values, kind="stable"), ends(sizes))
+
+
+def large_enough(clients: Grouped, least: int) -> Grouped:
+    """The clients with `least` rows or more; how many are left out is a warning."""
+    sizes = np.diff(clients.offsets)
+    stay = sizes >= least
+    out = int((~stay).sum())
+    if not out:
+        return clients
+    kept = f"{int(stay.sum()):,} of {len(sizes):,} clients"
+    rule = f"`min_samples` or more, {least:,}"
+    if stay.sum() < 2:
+        raise DataError(
+            f"a federation needs two clients or more with rows {rule}, got {kept}; "
+            f"the largest has {sizes.max():,}"
+        )
+    warnings.warn(
+        f"{out:,} of {len(sizes):,} clients are left out, with {sizes[~stay].sum():,} rows in all: "
+        f"they have fewer than `min_samples`, {least:,}",
+        CoterieWarning,
+        stacklevel=2,
+    )
+    names = tuple(name for name, keep in zip(clients.names, stay.tolist(), strict=True) if keep)
+    return Grouped(names, clients.rows[np.repeat(stay, sizes)], ends(sizes[stay]))
+
+
+class Parts(NamedTuple):
+    """The training and test rows of the same clients."""
+
+    train: Grouped
+    test: Grouped
+
+
+def divided(clients: Grouped, share: float, seed: int) -> Parts:
+    """Every client's rows split at random, `share` of them to train on, at least one each way."""
+    each = torch.from_numpy(clients.rows).split(np.diff(clients.offsets).tolist())
+    train, test = (
+        Grouped(clients.names, torch.cat(part).numpy(), ends([*map(len, part)]))
+        for part in split_parts(each, share, seed)
+    )
+    return Parts(train, test)
+
+
+def ends(sizes: NDArray[np.int64] | list[int]) -> Rows:
+    """Offsets of groups of such sizes, beginning with 0."""
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)

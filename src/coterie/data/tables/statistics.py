@@ -1,0 +1,88 @@
+"""What clients say about a column, and what follows when it is added up.
+
+No row leaves a client. For a column of numbers a client says its count of known values, their sum,
+and, once all have been told the mean, the sum and the sum of squares of the distances to it: that
+second round is there because squares of far-off numbers such as dates drown the variance. For a
+column of text it says how often it has each word. The server adds these up and knows no more.
+
+Rows lie one client after another; `offsets` [m + 1] says where each begins. All clients have rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_matrix
+
+Floats = NDArray[np.float64]
+
+
+class Sums(NamedTuple):
+    """What each client says about a column of numbers."""
+
+    known: Floats  # [m] known values
+    total: Floats  # [m] their sum
+    squares: Floats  # [m] their sum of squares
+
+
+class Moments(NamedTuple):
+    """What all clients' sums amount to."""
+
+    known: float  # how many values
+    mean: float
+    deviation: float  # divided by the count, not by one less
+
+    @property
+    def constant(self) -> bool:
+        """Whether all known values are the same, or none is known; up to rounding."""
+        return not self.deviation > 1e-12 * abs(self.mean)
+
+
+def client_sums(values: Floats, offsets: NDArray[np.int64], about: float = 0.0) -> Sums:
+    """Each client's count, sum and sum of squares of `values - about`, without missing ones."""
+    known = ~np.isnan(values)
+    shifted = np.where(known, values - about, 0.0)
+    begin = offsets[:-1]
+    return Sums(
+        np.add.reduceat(known.astype(np.float64), begin),
+        np.add.reduceat(shifted, begin),
+        np.add.reduceat(shifted * shifted, begin),
+    )
+
+
+def moments(values: Floats, offsets: NDArray[np.int64]) -> Moments:
+    """Mean and deviation of a column from the sums of its clients, in two rounds.
+
+    >>> moments(np.array([1.0, 3.0, np.nan, 5.0]), np.array([0, 2, 4]))
+    Moments(known=3.0, mean=3.0, deviation=1.632993161855452)
+    """
+    first = client_sums(values, offsets)
+    count = float(first.known.sum())
+    if count == 0:
+        return Moments(0.0, 0.0, 0.0)
+    rough = float(first.total.sum()) / count
+    second = client_sums(values, offsets, about=rough)
+    slip = float(second.total.sum()) / count  # what rounding did to the mean
+    variance = float(second.squares.sum()) / count - slip * slip
+    return Moments(count, rough + slip, max(variance, 0.0) ** 0.5)
+
+
+def word_counts(codes: NDArray[np.int64], offsets: NDArray[np.int64], words: int) -> Any:
+    """How often each client has each word, a sparse matrix [m, words + 1]; last: missing.
+
+    >>> word_counts(np.array([0, 0, 1, -1]), np.array([0, 3, 4]), 2).toarray().tolist()
+    [[2, 1, 0], [0, 0, 1]]
+    """
+    clients = len(offsets) - 1
+    owner = np.repeat(np.arange(clients), np.diff(offsets))
+    place = np.where(codes < 0, words, codes)
+    ones = np.ones(len(codes), np.int64)
+    return coo_matrix((ones, (owner, place)), shape=(clients, words + 1)).tocsr()
+
+
+def total_counts(counts: Any) -> NDArray[np.int64]:
+    """The clients' word counts added up, [words + 1]."""
+    total: NDArray[np.int64] = np.asarray(counts.sum(axis=0)).ravel()
+    return total

