@@ -7,10 +7,11 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 import coterie
-from coterie.cli import main
+from coterie.cli import main, new_folder
 
 SMALL = ["ifca", "rotated-digits", "clients=8", "k=2", "rounds=3"]
 
@@ -102,8 +103,26 @@ def test_without_words_it_runs_ifca_on_rotated_digits(tmp_path, monkeypatch, cap
         (["run", "ifca", "rotated-digits", "lr=fast"], "`lr` must be a number, got fast"),
         (
             ["run", "ifca", "rotated-digits", "lr=nan"],
-            "`lr` of IFCA must be greater than 0, got nan",
+            "`lr` of IFCA must be a finite number, got nan",
         ),
+        (
+            ["run", "ifca", "rotated-digits", "lr=inf"],
+            "`lr` of IFCA must be a finite number, got inf",
+        ),
+        (["run", "ifca", "rotated-digits", f"k=-{'1' * 400}"], "`k` must be smaller than 2^53"),
+        (["run", "ifca", "rotated-digits", "k="], "`k` must be a whole number, got "),
+        (["run", "rotated-digits", "samples=1"], "no algorithm is named rotated-digits"),
+        (
+            ["run", "ifca", "rotated-digits", "samples=1"],
+            "`samples` of RotatedDigits must be at least 2",
+        ),
+        (
+            ["run", "ifca", "linear-mixture", "features=999999999999"],
+            "linear-mixture cannot be built",
+        ),
+        (["run", "--out", ""], "--out must name a folder"),
+        (["run", "--out", "x" * 300], "File name too long"),
+        (["list", "more"], "unrecognized arguments: more"),
         (["run", "ifca", "rotated-digits", "k=0"], "`k` of IFCA must be at least 1, got 0"),
         (["run", "ifca", "rotated-digits", "k=81"], "at most the number of clients, 80, got 81"),
         (
@@ -296,3 +315,119 @@ def test_a_warning_is_one_line_on_stderr(tmp_path, capsys):
     error = capsys.readouterr().err
     assert "coterie: warning: start=reject: none of 1 draws" in error
     assert "warnings.warn" not in error
+
+
+def test_options_may_stand_anywhere(tmp_path, capsys):
+    words = ["run", "ifca", "--out", str(tmp_path / "r"), "rotated-digits", "--json", "clients=8"]
+    assert main([*words, "k=2", "rounds=1"]) == 0
+    assert json.loads(capsys.readouterr().out)["rounds"] == 1
+
+
+def test_runs_of_the_same_second_have_folders_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folders = {new_folder("ifca", "digits") for _ in range(5)}
+    assert len(folders) == 5
+
+
+def test_a_folder_with_other_things_in_it_is_left_alone(tmp_path, capsys):
+    (tmp_path / "rounds.jsonl").write_text("mine")
+    assert main(["run", *SMALL, "--out", str(tmp_path)]) == 2
+    assert "must be new or empty" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["rounds.jsonl"]
+    assert (tmp_path / "rounds.jsonl").read_text() == "mine"
+
+
+def test_a_reader_that_has_had_enough_is_no_error():
+    command = f"{sys.executable} -m coterie.cli list | true"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_lines_that_are_not_text_are_refused(tmp_path, capsys):
+    assert main(["run", *SMALL, "--out", str(tmp_path / "r")]) == 0
+    (tmp_path / "r" / "rounds.jsonl").write_bytes(b"\xff\xfe\x00")
+    assert main(["run", "--resume", str(tmp_path / "r")]) == 2
+    assert "does not hold the 3 rounds" in capsys.readouterr().err
+
+
+def test_a_configuration_that_cannot_be_is_refused(tmp_path, capsys):
+    assert main(["run", *SMALL, "--out", str(tmp_path / "r")]) == 0
+    config = json.loads((tmp_path / "r" / "config.json").read_text())
+    for name, value in (("k", 2.5), ("k", "two"), ("lr", None)):
+        settings = {**config["settings"], name: value}
+        (tmp_path / "r" / "config.json").write_text(json.dumps({**config, "settings": settings}))
+        assert main(["run", "--resume", str(tmp_path / "r")]) == 2
+        assert name in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_it_starts_is_no_traceback(tmp_path):
+    for delay in (0.2, 0.8, 1.5):
+        process = coterie_process("run", *LONG, "--out", tmp_path / f"r{delay}")
+        time.sleep(delay)
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=30)
+        assert "Traceback" not in error or delay < 0.5, error
+        assert process.returncode in (130, -signal.SIGINT)
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "local", "oracle", "ifca"])
+def test_suggested_settings_do_not_diverge(algorithm, tmp_path, capsys):
+    words = ["run", algorithm, "linear-mixture", "clients=8", "features=200", "rounds=20"]
+    words += ["tries=2"] if algorithm == "ifca" else []
+    assert main([*words, "samples=20", "--out", str(tmp_path / "r"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["metrics"]["loss"] is not None
+
+
+def test_every_source_is_listed(capsys):
+    assert main(["data", "list"]) == 0
+    out = capsys.readouterr().out
+    for name in ("mnist", "fashion-mnist", "cifar10", "femnist", "celeba"):
+        assert name in out
+
+
+@pytest.fixture
+def patients(tmp_path):
+    """A table of two hospitals' groups that read the same measurement in opposite ways."""
+    rng = np.random.default_rng(0)
+    lines = ["hospital,age,ward,outcome"]
+    for i in range(12):
+        for _ in range(40):
+            age = rng.normal(50, 10)
+            well = (age > 50) == (i % 2 == 0)
+            lines.append(f"h{i:02},{age:.2f},{'AB'[rng.integers(2)]},{'well' if well else 'ill'}")
+    path = tmp_path / "patients.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_a_table_of_ones_own_is_one_command_away_from_clusters(patients, tmp_path, capsys):
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    words = ["run", "ifca", str(patients), "client=hospital", "label=outcome", "k=2", "rounds=15"]
+    assert main([*words, "--out", str(tmp_path / "r"), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["metrics"]["clusters"] == 2
+    assert result["metrics"]["accuracy"] > 0.85
+    clusters = json.loads((tmp_path / "r" / "clients.json").read_text())["clients"]["cluster"]
+    assert clusters in ([0, 1] * 6, [1, 0] * 6)
+    assert main(["run", "--resume", str(tmp_path / "r")]) == 0
+
+
+def test_a_table_is_described(patients, capsys):
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    assert main(["data", "describe", str(patients), "client=hospital", "label=outcome"]) == 0
+    out = capsys.readouterr().out
+    assert "12" in out
+    assert "480" in out
+
+
+def test_a_table_without_the_named_column_is_refused(patients, tmp_path, capsys):
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    for words in (["run", "ifca"], ["data", "describe"]):
+        assert main([*words, str(patients), "client=hospitl", "label=outcome"]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "hospital" in line
+    assert main(["run", "ifca", str(tmp_path / "none.csv")]) == 2
+    assert "none.csv" in capsys.readouterr().err

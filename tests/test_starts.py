@@ -94,3 +94,40 @@ def test_a_start_without_any_answer_says_so():
 
 def test_every_policy_is_offered():
     assert set(starts.POLICIES) == {"random", "restarts", "reject", "warm", "farthest"}
+
+
+def test_a_layer_that_cannot_be_drawn_anew_is_warned_of_by_name():
+    class Half(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fixed = torch.nn.Parameter(torch.randn(64, 10) / 100)
+            self.layer = torch.nn.Linear(10, 10)
+
+        def forward(self, x):
+            return self.layer(x.flatten(1) @ self.fixed)
+
+    federation, _ = coterie.load("rotated-digits", clients=8)
+    with pytest.warns(CoterieWarning, match="fixed cannot be drawn anew and start alike"):
+        coterie.simulate(IFCA(k=2), federation, coterie.Classification(Half()), rounds=1)
+
+
+def test_draws_that_coincide_by_chance_are_drawn_again():
+    for seed in range(20):
+        federation, task = coterie.load("linear-mixture", features=1, clients=4, seed=seed)
+        run = coterie.simulate(
+            IFCA(k=2, start="random", average="gradients"), federation, task, rounds=1, seed=seed
+        )
+        assert len(run.models) == 2
+
+
+def test_every_judging_of_the_start_loses_its_own_replies():
+    federation, task = coterie.load("rotated-digits", clients=16)
+    settings = coterie.experiment.settings.RunSettings(lost=0.5, rounds=1)
+    run = coterie.Run(IFCA(k=2), federation, task, settings)
+    algorithm = IFCA(k=2)
+    models = torch.stack([task.draw(torch.Generator().manual_seed(j)) for j in range(2)])
+    answers = {
+        tuple(algorithm._losses(models, torch.zeros(0), run.sample(0, 16))[0].tolist())
+        for _ in range(4)
+    }
+    assert len(answers) == 4

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import json
+import itertools
+import os
 import shlex
 import sys
 import warnings
@@ -28,15 +29,27 @@ class Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code."""
     try:
-        options = parser().parse_args(arguments)
+        options, rest = parser().parse_known_args(arguments)
+        options.words = [*getattr(options, "words", []), *rest]
+        strays = [word for word in rest if word.startswith("-")]
+        if strays or (rest and options.command is not run_command):
+            raise SettingError(f"unrecognized arguments: {' '.join(strays or rest)}")
         warnings.showwarning = show_warning
-        return int(options.command(options))
+        code = int(options.command(options))
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # Whoever read our output has had enough; nothing may be written when Python closes it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        print("coterie: interrupted", file=sys.stderr)
+        return INTERRUPTED
     except CoterieError as error:
         print(f"coterie: {error}", file=sys.stderr)
-        return MISTAKE
-    except BrokenPipeError:
-        sys.stderr.close()
-        return 0
+    except OSError as error:
+        print(f"coterie: {error}", file=sys.stderr)
+    return MISTAKE
 
 
 def parser() -> argparse.ArgumentParser:
@@ -73,6 +86,14 @@ def parser() -> argparse.ArgumentParser:
     get = actions.add_parser("get", help="bring a data set into the cache and verify it")
     get.add_argument("source")
     get.set_defaults(command=data_get_command)
+    listed = actions.add_parser("list", help="list data sets and where they are")
+    listed.set_defaults(command=data_list_command)
+    describe_data = actions.add_parser(
+        "describe", help="say what is in a table and what looks wrong"
+    )
+    describe_data.add_argument("file")
+    describe_data.add_argument("words", nargs="*", metavar="key=value", help="client=... label=...")
+    describe_data.set_defaults(command=data_describe_command)
     path = actions.add_parser("path", help="print where data are looked for")
     path.set_defaults(command=data_path_command)
     return top
@@ -82,6 +103,7 @@ def run_command(options: argparse.Namespace) -> int:
     from coterie.experiment import catalogue
     from coterie.experiment.folder import RunFolder
     from coterie.experiment.progress import Progress, summary
+    from coterie.files import to_json
 
     if options.resume is not None:
         if options.out is not None:
@@ -89,10 +111,13 @@ def run_command(options: argparse.Namespace) -> int:
         path, config = options.resume, RunFolder.existing(options.resume).config
         plan = catalogue.planned_again(config, options.words)
     else:
+        if options.out is not None and not options.out.name:
+            raise SettingError(f"--out must name a folder, got {str(options.out)!r}")
         plan = catalogue.planned(options.words)
-        path = options.out or new_folder(plan.algorithm_name, plan.federation_name)
-        config = plan.config()
+        path, config = options.out, plan.config()
     run = plan.run(config)
+    if path is None:
+        path = new_folder(plan.algorithm_name, plan.federation_name)
     run.use(path, resume=options.resume is not None)
     progress = Progress(
         f"{plan.algorithm_name} on {plan.federation_name}", run.settings.rounds, run.rounds
@@ -102,15 +127,17 @@ def run_command(options: argparse.Namespace) -> int:
             run.complete(progress.on_round)
     except KeyboardInterrupt:
         print(
-            f"coterie: interrupted after round {run.rounds}; "
+            f"coterie: interrupted; the checkpoint holds {run.saved} rounds; "
             f"continue with: coterie run --resume {shlex.quote(str(path))}",
             file=sys.stderr,
         )
         return INTERRUPTED
     except OSError as error:
-        raise CoterieError(f"the run stopped: {error}; `coterie run --resume {path}`") from error
+        raise CoterieError(
+            f"the run stopped: {error}; `coterie run --resume {path}` continues it"
+        ) from error
     if options.json:
-        print(json.dumps(run.result))
+        print(to_json(run.result))
     else:
         print(summary(run))
     return 0
@@ -138,6 +165,22 @@ def data_get_command(options: argparse.Namespace) -> int:
     return 0
 
 
+def data_list_command(options: argparse.Namespace) -> int:
+    from coterie.data import sources
+
+    print(sources.listing())
+    return 0
+
+
+def data_describe_command(options: argparse.Namespace) -> int:
+    from coterie.data.tables import Table
+    from coterie.data.tables.describe import described
+    from coterie.experiment.settings import make, parse
+
+    print(described(make(Table, parse([f"path={options.file}", *options.words], [Table]))))
+    return 0
+
+
 def data_path_command(options: argparse.Namespace) -> int:
     from coterie.data import sources
 
@@ -146,13 +189,20 @@ def data_path_command(options: argparse.Namespace) -> int:
 
 
 def new_folder(algorithm: str, federation: str) -> Path:
-    """A folder in runs/ that is not there yet, named by time and what is run."""
+    """A new folder in runs/, named by time and what is run; no other run can have the same one."""
     stem = f"{datetime.now():%Y-%m-%d-%H%M%S}-{algorithm}-{federation}"
-    path, count = Path("runs") / stem, 1
-    while path.exists():
-        count += 1
-        path = Path("runs") / f"{stem}-{count}"
-    return path
+    for count in itertools.count(1):
+        path = Path("runs") / (stem if count == 1 else f"{stem}-{count}")
+        try:
+            path.mkdir(parents=True)
+            return path
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise CoterieError(
+                f"cannot write to the run folder {path}: {error.strerror}"
+            ) from error
+    raise AssertionError("counting does not end")
 
 
 def show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 SUFFIX = ".tmp"
 
@@ -17,8 +20,19 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         with open(unfinished, "rb") as file:
             os.fsync(file.fileno())
         os.replace(unfinished, path)
+        flush_folder(path.parent)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def flush_folder(folder: Path) -> None:
+    """Make sure that a new name in a folder outlives a power cut, where the system can do that."""
+    if hasattr(os, "O_DIRECTORY"):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def write_bytes(path: Path, contents: bytes) -> None:
@@ -29,6 +43,25 @@ def write_bytes(path: Path, contents: bytes) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write a text file atomically."""
     write_bytes(path, text.encode())
+
+
+def to_json(content: Any) -> str:
+    """Content as JSON, which has no word for numbers that are not finite: they become null.
+
+    >>> to_json({"loss": float("nan"), "k": [1, float("inf")]})
+    '{"loss": null, "k": [1, null]}'
+    """
+    return json.dumps(without_infinities(content), allow_nan=False)
+
+
+def without_infinities(content: Any) -> Any:
+    if isinstance(content, float):
+        return content if math.isfinite(content) else None
+    if isinstance(content, dict):
+        return {key: without_infinities(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [without_infinities(value) for value in content]
+    return content
 
 
 def remove_unfinished(folder: Path) -> None:

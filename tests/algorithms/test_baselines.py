@@ -49,14 +49,16 @@ def test_a_local_client_that_missed_rounds_begins_when_it_comes():
 
 def test_an_unseen_client_of_local_makes_up_for_all_rounds():
     run = coterie.simulate(
-        Local(lr=0.25, steps=1), line([1, 3]), simulator([1], draws=[0]).task, rounds=2
+        Local(lr=0.25, steps=1, decay=0.5), line([1, 3]), simulator([1], draws=[0]).task, rounds=2
     )
     newcomer = coterie.engine.simulator.Simulator(
         line([8]).train, run.task, first=2, population=2, memory=run.simulator.memory
     )
     serving = run.algorithm.serve(run.state, newcomer.at("serve"))
     model = serving.adapt(newcomer.cohort(newcomer.ids, 0, (0,)), model=serving.models)
-    assert model.item() == pytest.approx(6.0)
+    # Half the way to 8 in the first round, a quarter of the rest in the second.
+    assert model.item() == pytest.approx(5.0)
+    assert run.serve(line([8])).tolist() == [-1]
 
 
 def test_oracle_by_hand():

@@ -219,3 +219,31 @@ def test_an_easy_federation_is_recovered_from_every_start():
             IFCA(k=2, start=start, lr=0.5, tries=30), federation, task, rounds=10, seed=1
         )
         assert run.metrics["ari"] == 1.0, start
+
+
+def test_gradient_averaging_refuses_networks_with_running_statistics():
+    network = nn.Sequential(nn.Linear(1, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    with pytest.raises(SettingError, match="batch normalisation, whose running statistics"):
+        coterie.simulate(
+            IFCA(k=1, average="gradients"), line([1, 2]), coterie.Regression(network), rounds=1
+        )
+
+
+def test_weight_decay_counts_in_both_options():
+    # Gradient 2 (w - y) + decay w = 2 (2 - 1) + 0.5 * 2 = 3 at w = 2.
+    for average in ("models", "gradients"):
+        ifca = IFCA(k=1, lr=0.1, steps=1, weight_decay=0.5, average=average)
+        after, _ = ifca.round(state([2.0], 1), simulator([1]).at("round", 0))
+        assert after.models.item() == pytest.approx(2 - 0.1 * 3)
+
+
+@pytest.mark.parametrize("share", ["joint", "frozen"])
+def test_a_trunk_with_batch_normalisation_can_be_shared(share):
+    torch.manual_seed(0)
+    clients = [(torch.randn(12, 4), torch.randint(2, (12,))) for _ in range(4)]
+    network = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 2))
+    ifca = IFCA(k=2, share=share, trunk_rounds=2)
+    run = coterie.simulate(
+        ifca, Federation.from_clients(clients), Classification(network), rounds=2
+    )
+    assert torch.isfinite(run.models).all()

@@ -41,6 +41,11 @@ def test_arrays_and_tensors_are_taken_as_they_are():
             [(np.zeros((2, 3)), np.zeros(2)), (np.zeros((2, 4)), np.zeros(2))],
             "of one shape and type",
         ),
+        ([None], "client 0 must be a pair of samples and targets"),
+        (
+            [(np.zeros((2, 3)), np.zeros(2)), (np.zeros((2, 3)), np.zeros((2, 1)))],
+            "have targets of one",
+        ),
         ([(np.array([["a"], ["b"]]), np.zeros(2))], "client 0: not an array of numbers"),
     ],
 )
@@ -66,3 +71,22 @@ def test_arrays_that_may_not_be_written_are_taken_too():
     x = np.zeros((2, 3))
     x.flags.writeable = False
     Federation.from_clients([(x, np.zeros(2))])
+
+
+def test_true_clusters_may_have_any_names():
+    client = (np.zeros((2, 3)), np.zeros(2))
+    federation = Federation.from_clients(
+        [client] * 3,
+        test=[client] * 2,
+        unseen=True,
+        cluster=["b", "a", "b"],
+        test_cluster=["a", "c"],
+    )
+    assert federation.cluster.tolist() == [1, 0, 1]
+    assert federation.test_cluster.tolist() == [0, 2]
+    assert Federation.from_clients([client] * 2, cluster=[10**9, -1]).cluster.tolist() == [1, 0]
+
+
+def test_large_unsigned_labels_are_taken():
+    federation = Federation.from_clients([(np.zeros((2, 3)), np.array([0, 1], dtype=np.uint16))])
+    assert federation.train.y.dtype == torch.int64

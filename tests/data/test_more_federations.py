@@ -69,7 +69,7 @@ SMALL = {
 }
 
 
-@pytest.mark.parametrize("name", FEDERATIONS)
+@pytest.mark.parametrize("name", [name for name in FEDERATIONS if name != "table"])
 def test_every_federation_is_seeded_named_and_trains(name, small_sources):
     settings = SMALL.get(name, {})
     one, again, other = (coterie.load(name, seed=s, **settings)[0] for s in (1, 1, 2))

@@ -5,9 +5,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn.utils.prune import l1_unstructured
 
 from coterie import Classification, Regression
 from coterie.core.cohort import Cohort, Descent, Rows
+from coterie.core.errors import DataError
 from coterie.data.federation import Samples
 from coterie.engine import sample_space
 from coterie.engine.kernels import Batched, PerClient, kernel_for
@@ -185,3 +187,51 @@ def test_work_that_leaves_the_span_of_the_samples_is_done_on_the_weights(work, m
     task = Classification(nn.Linear(7, 2).double())
     start = torch.zeros(1, 16).double()
     cohort(task, Batched, [3], 7, 2, 0).descend(start, lr=0.1, steps=2, **work)
+
+
+def pruned():
+    """Its weight is computed from another parameter before every use."""
+    module = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+    l1_unstructured(module[0], "weight", amount=2)
+    return module
+
+
+def tied():
+    module = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    module[2].weight = module[0].weight
+    return module
+
+
+@pytest.mark.parametrize(
+    ("module", "axes"),
+    [
+        (tied(), 1),
+        (pruned(), 1),
+        (nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(6, 2)), 2),
+        (nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 2)), 1),
+    ],
+    ids=["tied", "pruned", "flattened late", "begins in place"],
+)
+def test_stacks_that_only_look_plain_go_one_by_one(module, axes):
+    assert isinstance(kernel_for(Classification(module), axes), PerClient)
+
+
+def test_a_network_that_works_in_place_does_not_change_the_data():
+    module = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(3, 2)).double()
+    task = Classification(module)
+    work = cohort(task, PerClient, [5], 3, 2, seed=0)
+    before = work._rows.x.clone()
+    model = torch.zeros(1, task.layout.size).double()
+    work.loss(model)
+    work.descend(model, lr=0.1, steps=2)
+    work.score(model)
+    task.probe(before[0])
+    assert torch.equal(before, work._rows.x)
+
+
+def test_batch_normalisation_of_one_sample_is_told_in_a_sentence():
+    module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)).double()
+    task = Classification(module)
+    start = task.layout.flatten(module)[None]
+    with pytest.raises(DataError, match="cannot train on a batch of 1"):
+        cohort(task, PerClient, [1], 3, 2, seed=0).descend(start, lr=0.1, steps=1)

@@ -1,11 +1,14 @@
 import json
+import math
+import warnings
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import coterie
-from coterie import IFCA, CoterieWarning, FedAvg, Federation, Local, Regression
+from coterie import IFCA, CoterieWarning, FedAvg, Federation, Local, Oracle, Regression
 from coterie.core.errors import CheckpointError, CoterieError, DataError, SettingError
 
 
@@ -234,3 +237,58 @@ def test_the_linear_mixture_recovers_both_truths_from_the_best_of_ten_starts():
     run = coterie.simulate(ifca, federation, task, rounds=300, evaluate=300)
     assert run.metrics["distance"] <= 0.6 * 0.1
     assert run.metrics["success"] == 1.0
+
+
+def test_few_clients_per_round_are_no_collapse(digits):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for algorithm in (IFCA(k=4), Oracle(), Local()):
+            coterie.simulate(algorithm, *digits, rounds=15, per_round=1, evaluate=15)
+
+
+def test_a_local_model_that_diverges_is_warned_of():
+    federation, _ = coterie.load("linear-mixture", clients=4, samples=5, features=3)
+    with pytest.warns(CoterieWarning, match="no longer finite"):
+        coterie.simulate(Local(lr=1e30), federation, Regression(nn.Linear(3, 1)), rounds=2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"round": 3}, "no setting of a run is named round; did you mean `rounds`"),
+        ({"rounds": "3"}, "`rounds` of RunSettings must be a whole number, got '3'"),
+        ({"rounds": 2.5}, "`rounds` of RunSettings must be a whole number, got 2.5"),
+    ],
+)
+def test_wrong_settings_in_python_are_refused(digits, settings, sentence):
+    with pytest.raises(SettingError, match=sentence):
+        coterie.simulate(FedAvg(), *digits, **settings)
+
+
+def test_numbers_that_are_not_finite_are_null_in_json(tmp_path):
+    federation, _ = coterie.load("linear-mixture", clients=4, samples=5, features=3)
+    with pytest.warns(CoterieWarning):
+        run = coterie.simulate(
+            FedAvg(lr=1e6, steps=100),
+            federation,
+            Regression(nn.Linear(3, 1)),
+            rounds=2,
+            folder=tmp_path / "r",
+        )
+    assert not math.isfinite(run.metrics["loss"])
+
+    def refuse(word):
+        raise AssertionError(f"{word} is not JSON")
+
+    for name in ("result.json", "clients.json", "rounds.jsonl"):
+        for line in (tmp_path / "r" / name).read_text().splitlines():
+            json.loads(line, parse_constant=refuse)
+    assert json.loads((tmp_path / "r" / "result.json").read_text())["metrics"]["loss"] is None
+
+
+def test_a_numpy_seed_is_the_plain_seed(digits):
+    one, two = (coterie.simulate(FedAvg(), *digits, rounds=1, seed=s) for s in (0, 0))
+    assert torch.equal(one.models, two.models)
+    from coterie.core.seeds import derive
+
+    assert derive(np.int64(3), "x") == derive(3, "x")

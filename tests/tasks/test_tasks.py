@@ -6,7 +6,7 @@ from sklearn.metrics import f1_score
 from torch import nn
 
 from coterie import Classification, Regression
-from coterie.core.errors import DataError
+from coterie.core.errors import DataError, SettingError
 
 
 def test_classification_numbers_by_hand():
@@ -106,3 +106,29 @@ def test_features_are_cast_to_the_networks_type_except_for_embeddings():
     assert Classification(nn.Linear(2, 2)).inputs(torch.zeros(1, 2).byte()).dtype == torch.float32
     words = nn.Sequential(nn.Embedding(5, 3), nn.Flatten(), nn.Linear(6, 2))
     assert Classification(words).inputs(torch.zeros(1, 2).long()).dtype == torch.long
+
+
+def test_frozen_layers_keep_the_weights_they_came_with():
+    module = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 2))
+    nn.init.eye_(module[0].weight)
+    module[0].requires_grad_(False)
+    task = Classification(module)
+    for seed in (1, 2):
+        draw = task.layout.unflatten(task.draw(torch.Generator().manual_seed(seed)))
+        assert torch.equal(draw["0.weight"], torch.eye(3))
+        assert not torch.equal(draw["2.weight"], module[2].weight)
+
+
+@pytest.mark.parametrize("network", ["mlp", None, lambda: 3])
+def test_what_is_no_network_is_refused(network):
+    with pytest.raises(SettingError, match=r"torch\.nn\.Module"):
+        Classification(network)
+
+
+def test_a_network_with_two_outputs_is_refused_in_a_sentence():
+    class Pair(nn.Linear):
+        def forward(self, x):
+            return super().forward(x), x
+
+    with pytest.raises(DataError, match="one row of outputs per sample, got tuple"):
+        Classification(Pair(3, 2)).check(torch.zeros(2, 3), torch.tensor([0, 1]))

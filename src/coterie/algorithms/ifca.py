@@ -34,8 +34,8 @@ from coterie.algorithms.fedavg import FedAvg
 from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.clients import Clients, Each, on_client
 from coterie.core.cohort import Cohort
-from coterie.core.errors import at_least, at_most_clients, one_of
-from coterie.core.layout import Layout, join, split
+from coterie.core.errors import SettingError, at_least, at_most_clients, one_of
+from coterie.core.layout import Layout, join, keeps_statistics, split
 from coterie.core.work import LocalWork
 from coterie.vectors.folds import ByCluster
 
@@ -93,6 +93,11 @@ class IFCA(LocalWork):
 
     def init(self, start: Start) -> State:
         at_most_clients(self, "k", start.clients)
+        if self.average == "gradients" and keeps_statistics(start.task.module):
+            raise SettingError(
+                "`average` of IFCA must be models for a network with batch normalisation, whose "
+                "running statistics have no gradient, got gradients"
+            )
         own = self._own(start.task.layout)
         trunk = split(own, self._trunk(start))[1]
         trial = starts.Trial(
@@ -137,8 +142,8 @@ class IFCA(LocalWork):
         return State(models, trunk, cluster, stable), Info(ids, up.cluster, self.k)
 
     def serve(self, state: State, clients: Clients) -> Serving:
+        ids, up = clients.run(self.choose, models=state.models, trunk=state.trunk)
         models = join(self._own(clients.task.layout), state.models, state.trunk)
-        ids, up = clients.run(self.choose, models=models)
         return Serving(models, ids, up.cluster)
 
     @on_client
@@ -152,7 +157,7 @@ class IFCA(LocalWork):
         own = self._own(cohort.task.layout)
         whole = join(own, model, trunk)
         if self.average == "gradients":
-            result = cohort.gradient(whole, batch=self.batch)
+            result = cohort.gradient(whole, batch=self.batch, weight_decay=self.weight_decay)
         else:
             result = self.local_update(cohort, whole, only=own if self.share == "frozen" else None)
         model, trunk = split(own, result)
@@ -161,8 +166,9 @@ class IFCA(LocalWork):
         return Upload(cluster, model, trunk, cohort.size)
 
     @on_client
-    def choose(self, cohort: Cohort, models: Tensor) -> Choice:
-        return Choice(cohort.loss(models).argmin(-1))
+    def choose(self, cohort: Cohort, models: Tensor, trunk: Tensor) -> Choice:
+        whole = join(self._own(cohort.task.layout), models, trunk)
+        return Choice(cohort.loss(whole).argmin(-1))
 
     @on_client
     def losses(self, cohort: Cohort, models: Tensor, trunk: Tensor) -> Losses:

@@ -69,8 +69,8 @@ class Local(LocalWork):
         trained = cohort.remembers("model")
         if bool(trained.all()):
             return mine
-        for _ in range(rounds):  # a client that never took part makes up for it
-            model = self.local_update(cohort, model)
+        for t in range(rounds):  # a client that never took part makes up for it
+            model = self.local_update(cohort, model, round=t)
         return torch.where(trained[:, None], mine, model)
 
     def _go_on(self, cohort: Cohort, model: Tensor) -> Upload:

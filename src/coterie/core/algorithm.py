@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -11,8 +12,10 @@ from torch import Tensor
 
 from coterie.core import seeds
 from coterie.core.clients import Clients
-from coterie.core.errors import SettingError
+from coterie.core.errors import CoterieWarning, SettingError
 from coterie.core.task import Task
+
+REDRAWS = 20  # draws that may coincide by chance, as of a few coin flips
 
 State = TypeVar("State", bound=tuple[Any, ...])
 
@@ -36,15 +39,40 @@ class Start:
 
     def models(self, count: int, attempt: int = 0) -> Tensor:
         """`count` independent random models [count, d]; another `attempt`, other models."""
-        draws = [
-            self.task.draw(seeds.generator(self.seed, "model", attempt, j)) for j in range(count)
-        ]
-        if count > 1 and torch.equal(draws[0], draws[1]):
-            raise SettingError(
-                "two draws of the starting model are identical, so that all clusters would stay "
-                "alike: pass a function that builds the network instead of the network itself"
-            )
+        draws: list[Tensor] = []
+        for j in range(count):
+            for again in range(REDRAWS):
+                seed = seeds.generator(self.seed, "model", attempt, j, again)
+                draw = self.task.draw(seed)
+                if not any(torch.equal(draw, other) for other in draws):
+                    break
+            else:
+                raise SettingError(
+                    "the draws of the starting model are identical, so that all clusters would "
+                    "stay alike: pass a function that builds the network instead of the network"
+                )
+            draws.append(draw)
+        if count > 1:
+            self._warn_of_layers_that_start_alike(draws[0], draws[1])
         return torch.stack(draws)
+
+    def _warn_of_layers_that_start_alike(self, one: Tensor, other: Tensor) -> None:
+        layout = self.task.layout
+        first, second = layout.unflatten(one), layout.unflatten(other)
+        # A constant start, as of a bias, is meant to be the same in every draw.
+        alike = [
+            name
+            for name in layout.trained
+            if torch.equal(first[name], second[name])
+            and not (first[name] == first[name].max()).all()
+        ]
+        if alike:
+            warnings.warn(
+                f"{', '.join(alike)} cannot be drawn anew and start alike in all models: pass a "
+                "function that builds the network instead of the network",
+                CoterieWarning,
+                stacklevel=3,
+            )
 
     def sample(self, round: int, at_least: int = 1) -> Clients:
         """The clients that take part in a round before the first, or more if that is too few."""

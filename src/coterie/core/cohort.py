@@ -107,10 +107,11 @@ class Cohort:
             losses = self._kernel.losses(models, self._rows)
         return losses.nan_to_num(nan=torch.inf, posinf=torch.inf)
 
-    def gradient(self, model: Tensor, *, batch: int = 0) -> Tensor:
+    def gradient(self, model: Tensor, *, batch: int = 0, weight_decay: float = 0.0) -> Tensor:
         """The gradient [m, d] of each client's mean loss at its row of `model` [m, d].
 
-        `batch` samples of each client make a stochastic gradient; 0: all of them.
+        `batch` samples of each client make a stochastic gradient; 0: all of them. The objective may
+        carry weight_decay/2 |w|^2. Buffers have no gradient and stay as they are.
         """
         address = self._next_address()
         rows, sizes = self._rows, self._rows.size.tolist()
@@ -124,7 +125,11 @@ class Cohort:
             client = torch.arange(len(self))[:, None]
             chosen = picks.clamp_min(0)  # rows that are not there lie last, behind the size
             rows = Rows(rows.x[client, chosen], rows.y[client, chosen], (picks >= 0).sum(1))
-        return self._kernel.gradient(model, rows, self._noise(address))
+        gradient = self._kernel.gradient(model, rows, self._noise(address))
+        if weight_decay:
+            width = self.task.layout.trained_size
+            gradient[:, :width] += weight_decay * model[:, :width]
+        return gradient
 
     def score(self, model: Tensor) -> Tensor:
         """The task's sums [m, s] for each client under its row of `model` [m, d]."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable
+from dataclasses import fields, is_dataclass
+from typing import Any
 
 
 class CoterieError(Exception):
@@ -27,7 +30,7 @@ class CheckpointError(CoterieError):
 
 
 def at_least(owner: object, name: str, bound: float) -> None:
-    """Refuse a setting below `bound`, or one that is not a number.
+    """Refuse a setting below `bound`, or one that is not a finite number of its field's type.
 
     >>> from types import SimpleNamespace
     >>> at_least(SimpleNamespace(k=0), "k", 1)
@@ -35,11 +38,24 @@ def at_least(owner: object, name: str, bound: float) -> None:
     ...
     coterie.core.errors.SettingError: `k` of SimpleNamespace must be at least 1, got 0
     """
-    value = getattr(owner, name)
+    value = number(owner, name)
     if not value >= bound:
         raise SettingError(
-            f"`{name}` of {type(owner).__name__} must be at least {bound:g}, got {value:g}"
+            f"`{name}` of {type(owner).__name__} must be at least {bound:g}, got {value}"
         )
+
+
+def number(owner: object, name: str) -> float:
+    """A setting that must be a finite number, and a whole one where its field says `int`."""
+    value: Any = getattr(owner, name)
+    types = {field.name: field.type for field in fields(owner)} if is_dataclass(owner) else {}
+    whole = types.get(name) in (int, "int")
+    fits = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+    if not fits or not math.isfinite(value):
+        kind = "a whole number" if whole else "a finite number"
+        raise SettingError(f"`{name}` of {type(owner).__name__} must be {kind}, got {value!r}")
+    found: float = value
+    return found
 
 
 def at_most_clients(owner: object, name: str, clients: int) -> None:
@@ -54,10 +70,10 @@ def at_most_clients(owner: object, name: str, clients: int) -> None:
 
 def above(owner: object, name: str, bound: float) -> None:
     """Refuse a setting that is not greater than `bound`."""
-    value = getattr(owner, name)
+    value = number(owner, name)
     if not value > bound:
         raise SettingError(
-            f"`{name}` of {type(owner).__name__} must be greater than {bound:g}, got {value:g}"
+            f"`{name}` of {type(owner).__name__} must be greater than {bound:g}, got {value}"
         )
 
 

@@ -85,6 +85,11 @@ class Layout:
         return torch.repeat_interleave(torch.tensor(inside), torch.tensor(self.sizes))
 
 
+def keeps_statistics(module: nn.Module) -> bool:
+    """Whether a network updates buffers when it trains, as batch normalisation does."""
+    return any(getattr(part, "track_running_stats", False) for part in module.modules())
+
+
 def restore(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """A piece of the flat vector in the type that the module keeps it in."""
     if tensor.dtype == dtype:

@@ -33,11 +33,21 @@ class LocalWork:
         """The step size in a round, counted from 0."""
         return self.lr * self.decay**round
 
-    def local_update(self, cohort: Cohort, start: Tensor, only: Tensor | None = None) -> Tensor:
-        """Each client's model [m, d] after local training from its row of `start` [m, d]."""
+    def local_update(
+        self,
+        cohort: Cohort,
+        start: Tensor,
+        *,
+        only: Tensor | None = None,
+        round: int | None = None,
+    ) -> Tensor:
+        """Each client's model [m, d] after local training from its row of `start` [m, d].
+
+        The step size is that of the cohort's round, or of another `round`.
+        """
         return cohort.descend(
             start,
-            lr=self.rate(cohort.round),
+            lr=self.rate(cohort.round if round is None else round),
             steps=0 if self.epochs else self.steps,
             epochs=self.epochs,
             batch=self.batch,

@@ -8,6 +8,7 @@ from coterie.data.labelswap import LabelSwapFashion, LabelSwapMnist
 from coterie.data.mixtures import LinearMixture
 from coterie.data.rotated import RotatedCifar, RotatedDigits, RotatedFashion, RotatedMnist
 from coterie.data.synthetic import FpfcSynthetic, LeafSynthetic
+from coterie.data.tables import Table
 from coterie.data.unlabelled import (
     GaussianClusters,
     MnistDigitRotations,
@@ -37,6 +38,7 @@ FEDERATIONS: dict[str, type[Any]] = {
     "mnist": Mnist,
     "fashion-mnist": FashionMnist,
     "cifar10": Cifar10,
+    "table": Table,
 }
 
 __all__ = ["FEDERATIONS", "Federation", "Samples"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -37,16 +38,18 @@ class Samples:
     @classmethod
     def of(cls, clients: Iterable[tuple[Any, Any]]) -> Samples:
         """Store (x, y) pairs, one for each client; arrays, tensors or lists."""
-        pairs = [checked_pair(i, x, y) for i, (x, y) in enumerate(clients)]
+        pairs = [checked_pair(i, client) for i, client in enumerate(clients)]
         if not pairs:
             raise DataError("a federation needs at least one client, got none")
-        shape, kind = pairs[0][0].shape[1:], pairs[0][0].dtype
-        for i, (x, _) in enumerate(pairs):
-            if x.shape[1:] != shape or x.dtype != kind:
-                raise DataError(
-                    f"all clients must have samples of one shape and type: client 0 has "
-                    f"{list(shape)} {kind}, client {i} has {list(x.shape[1:])} {x.dtype}"
-                )
+        for what, tensors in zip(("samples", "targets"), zip(*pairs, strict=True), strict=True):
+            shape, kind = tensors[0].shape[1:], tensors[0].dtype
+            for i, values in enumerate(tensors):
+                if values.shape[1:] != shape or values.dtype != kind:
+                    raise DataError(
+                        f"all clients must have {what} of one shape and type: client 0 has "
+                        f"{list(shape)} {kind}, client {i} has {list(values.shape[1:])} "
+                        f"{values.dtype}"
+                    )
         sizes = torch.tensor([0, *(len(y) for _, y in pairs)])
         return cls(
             torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs]), sizes.cumsum(0)
@@ -109,12 +112,22 @@ class Federation:
     truth: Tensor | None = None  # [groups, d] true parameters, for synthetic data
     noise: float | None = None  # standard deviation of the noise, for synthetic data
     name: str = "own data"
+    clients: tuple[str, ...] = ()  # names of the clients, where they have any
+    features: tuple[str, ...] = ()  # names of the features
+    classes: tuple[str, ...] = ()  # names of the labels 0, 1, ...
 
     def __post_init__(self) -> None:
         if self.test is not None and not self.unseen and len(self.test) != len(self.train):
             raise DataError(
                 f"{len(self.train)} clients train but {len(self.test)} are tested: "
                 "give each client its own test part, or say `unseen=True`"
+            )
+        if self.test_cluster is not None and (
+            self.test is None or len(self.test_cluster) != len(self.test)
+        ):
+            raise DataError(
+                f"true clusters are given for {len(self.test_cluster)} test clients, but there are "
+                f"{0 if self.test is None else len(self.test)}"
             )
         if self.cluster is not None and len(self.cluster) != len(self.train):
             raise DataError(
@@ -144,19 +157,59 @@ class Federation:
         return cls(
             Samples.of(clients),
             None if test is None else Samples.of(test),
-            None if cluster is None else torch.as_tensor(cluster).long(),
-            unseen,
-            None if test_cluster is None else torch.as_tensor(test_cluster).long(),
+            *named_clusters(cluster, unseen, test_cluster),
             name=name,
         )
+
+    @staticmethod
+    def from_table(source: Any, **settings: Any) -> Federation:
+        """A federation from a file, data frame, Arrow table or Hugging Face dataset.
+
+        The settings are those of `coterie.data.tables.federation_from_table`: `client` and `label`
+        name the columns that say whose row it is and what is to be predicted.
+        """
+        from coterie.data.tables import federation_from_table
+
+        return federation_from_table(source, **settings)
+
+    @staticmethod
+    def from_folder(path: str | Path, **settings: Any) -> Federation:
+        """A federation from a folder with one `.npz`, `.csv` or `.parquet` file per client."""
+        from coterie.data.tables import federation_from_folder
+
+        return federation_from_folder(path, **settings)
+
+    @staticmethod
+    def from_datasets(datasets: Iterable[Any], **settings: Any) -> Federation:
+        """A federation from PyTorch datasets, one per client."""
+        from coterie.data.tables import federation_from_datasets
+
+        return federation_from_datasets(datasets, **settings)
 
     def __len__(self) -> int:
         """The number of clients that train."""
         return len(self.train)
 
 
-def checked_pair(i: int, x: Any, y: Any) -> tuple[Tensor, Tensor]:
+def named_clusters(
+    cluster: Any, unseen: bool, test_cluster: Any
+) -> tuple[Tensor | None, bool, Tensor | None]:
+    """True clusters of whatever names, numbered from 0 alike for training and test clients."""
+    given = [np.asarray(names).ravel() for names in (cluster, test_cluster) if names is not None]
+    if not given:
+        return None, unseen, None
+    numbers = torch.from_numpy(np.unique(np.concatenate(given), return_inverse=True)[1])
+    parts = list(numbers.split([len(names) for names in given]))
+    found = None if cluster is None else parts.pop(0)
+    return found, unseen, None if test_cluster is None else parts.pop(0)
+
+
+def checked_pair(i: int, client: Any) -> tuple[Tensor, Tensor]:
     """One client's samples as tensors; refuse what no model could learn from."""
+    try:
+        x, y = client
+    except (TypeError, ValueError):
+        raise DataError(f"client {i} must be a pair of samples and targets") from None
     try:
         features, targets = tensor(x), tensor(y)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -179,6 +232,8 @@ def tensor(values: Any) -> Tensor:
     if isinstance(values, Tensor):
         return values.detach()
     array = np.ascontiguousarray(values)
+    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+        array = array.astype(np.int64)  # PyTorch has few operations for large unsigned types
     return torch.from_numpy(array) if array.flags.writeable else torch.tensor(array)
 
 

@@ -59,10 +59,10 @@ class Digits:
     def source(self) -> tuple[Tensor, Tensor]:
         """All images and labels."""
         digits = load_digits()
-        return torch.from_numpy(digits.images).float(), torch.from_numpy(digits.target)
+        return torch.from_numpy(digits.images).float() / 16, torch.from_numpy(digits.target)
 
     def task(self, federation: Federation) -> Classification:
-        return Classification(mlp(64, self.hidden, 10), scale=16)
+        return Classification(mlp(64, self.hidden, 10))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,14 +31,16 @@ class LinearMixture:
     noise: float = 0.1  # sigma: standard deviation of the noise
     scale: str = "norm"  # true parameters: of norm R, or raw: R times a draw of zeros and ones
 
-    suggests: ClassVar[dict[str, Any]] = {
-        "k": 2,
-        "average": "gradients",
-        "lr": 0.5,
-        "start": "restarts",
-        "tries": 10,
-        "start_rounds": 30,
-        "rounds": 300,
+    suggests: ClassVar[dict[str, Any]] = {"lr": 0.05, "steps": 1, "rounds": 300}
+    suggests_for: ClassVar[dict[str, dict[str, Any]]] = {
+        "ifca": {
+            "k": 2,
+            "average": "gradients",
+            "lr": 0.5,
+            "start": "restarts",
+            "tries": 10,
+            "start_rounds": 30,
+        }
     }
 
     def __post_init__(self) -> None:

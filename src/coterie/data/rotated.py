@@ -1,7 +1,8 @@
 """Rotated images: the clients of a cluster hold images turned by the same angle.
 
 Section 6.2 of the IFCA paper. Each rotation takes its own permutation of all training images and
-cuts it into clients, so every image occurs once in every rotation. Pixels lie in 0 to 1.
+cuts it into clients, so every image occurs once in every rotation. Pixels of the large sets are
+kept as bytes, and the task divides them by 255; those of the digits lie in 0 to 1.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class RotatedDigits:
     def build(self, seed: int) -> Federation:
         digits = load_digits()
         images, labels = torch.from_numpy(digits.images), torch.from_numpy(digits.target)
-        whole, cluster = dealt(self, images.float(), labels, seed, fewest=2)
+        whole, cluster = dealt(self, images.float() / 16, labels, seed, fewest=2)
         parts = [
             torch.arange(*pair) for pair in zip(whole.offsets, whole.offsets[1:], strict=False)
         ]
@@ -57,7 +58,7 @@ class RotatedDigits:
         )
 
     def task(self, federation: Federation) -> Classification:
-        return Classification(mlp(64, self.hidden, 10), scale=16)
+        return Classification(mlp(64, self.hidden, 10))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,6 +166,11 @@ def dealt(
     m, rotations = settings.clients, settings.rotations
     per_rotation = torch.bincount(torch.arange(m) % rotations)  # clients in each
     busiest = int(per_rotation.max())
+    if settings.samples and settings.samples < fewest:
+        raise SettingError(
+            f"`samples` of {type(settings).__name__} must be at least {fewest}, "
+            f"got {settings.samples}"
+        )
     n = settings.samples or len(labels) // busiest
     if n < fewest or n * busiest > len(labels):
         each = max(n, fewest)

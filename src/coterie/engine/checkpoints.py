@@ -37,7 +37,10 @@ def save(path: Path, checkpoint: Checkpoint) -> None:
         "notes": json.dumps(checkpoint.notes),
     }
     facts["digest"] = digest(tensors, facts)
-    write_atomically(path, lambda file: safetensors.torch.save_file(tensors, file, facts))
+    try:
+        write_atomically(path, lambda file: safetensors.torch.save_file(tensors, file, facts))
+    except SafetensorError as error:
+        raise OSError(f"the checkpoint {path} cannot be written: {error}") from error
 
 
 def load(path: Path, run: str) -> Checkpoint:

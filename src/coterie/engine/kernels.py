@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from coterie.core.cohort import Descent, Kernel, Rows
+from coterie.core.errors import DataError
 from coterie.core.task import Task
 from coterie.engine import sample_space
 
@@ -21,9 +22,9 @@ from coterie.engine import sample_space
 ELEMENTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.ELU, nn.SiLU, nn.LeakyReLU, nn.Identity)
 
 
-def kernel_for(task: Task) -> Kernel:
-    """The fastest kernel that is exact for the network of `task`."""
-    return Batched(task) if Batched.takes(task.module) else PerClient(task)
+def kernel_for(task: Task, sample_axes: int = 1) -> Kernel:
+    """The fastest kernel that is exact for the network of `task` on samples with so many axes."""
+    return Batched(task) if Batched.takes(task.module, sample_axes) else PerClient(task)
 
 
 def inside(rows: Rows) -> Tensor:
@@ -105,7 +106,8 @@ class PerClient:
     def _clients(self, models: Tensor, rows: Rows) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """(model or models, features, targets) of one client after another, without padding."""
         for model, x, y, size in zip(models, rows.x, rows.y, rows.size.tolist(), strict=True):
-            yield model, x[:size], y[:size]
+            # A copy, for a network may work in place.
+            yield model, x[:size].clone(), y[:size]
 
     def _open(self, model: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Copies of a model's tensors: those that are trained, and the rest."""
@@ -119,7 +121,10 @@ class PerClient:
     def _gradients(
         self, trained: dict[str, Tensor], carried: dict[str, Tensor], x: Tensor, y: Tensor
     ) -> list[Tensor]:
-        output = functional_call(self.task.module, {**trained, **carried}, (x,))
+        try:
+            output = functional_call(self.task.module, {**trained, **carried}, (x,))
+        except ValueError as error:  # batch normalisation of a single sample, for example
+            raise DataError(f"the network cannot train on a batch of {len(x)}: {error}") from error
         loss = self.task.losses(output, y).mean()
         found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
         return [
@@ -151,25 +156,33 @@ class Batched:
     """All clients of a chunk in batched matrix products; for stacks of linear layers."""
 
     @staticmethod
-    def takes(module: nn.Module) -> bool:
-        """Whether `module` is a stack of linear layers and activations without frozen weights."""
+    def takes(module: nn.Module, sample_axes: int = 1) -> bool:
+        """Whether `module` is a plain stack: linear layers with activations between them.
+
+        It may begin by flattening, which it must for samples of more than one axis. Weights that
+        are frozen, shared or computed by hooks are not plain.
+        """
         layers = flat_layers(module)
+        flattens = isinstance(layers[0], nn.Flatten)
+        if isinstance(layers[0], nn.Flatten):
+            flattens = layers[0].start_dim == 1 and layers[0].end_dim == -1
+            layers = layers[1:]
+        weights = list(module.named_parameters(remove_duplicate=False))
         return (
-            any(type(layer) is nn.Linear for layer in layers)
-            and all(type(layer) in (nn.Linear, nn.Flatten, *ELEMENTWISE) for layer in layers)
-            and all(
-                (f.start_dim, f.end_dim) == (1, -1) for f in layers if isinstance(f, nn.Flatten)
-            )
-            and all(p.requires_grad for p in module.parameters())
-            and len({id(layer) for layer in layers}) == len(layers)
+            bool(layers)
+            and (flattens or sample_axes == 1)
+            and type(layers[0]) is nn.Linear
+            and all(type(layer) in (nn.Linear, *ELEMENTWISE) for layer in layers)
+            and all(name.endswith(("weight", "bias")) and w.requires_grad for name, w in weights)
+            and len({id(weight) for _, weight in weights}) == len(weights)
+            and not any(hooked(part) for part in module.modules())
+            and not list(module.buffers())
         )
 
     def __init__(self, task: Task) -> None:
         self.task = task
         self.layers = flat_layers(task.module)
-        # The layer that sees the samples themselves, if nothing but flattening comes before it.
-        seen = next(layer for layer in self.layers if type(layer) is not nn.Flatten)
-        self.first = seen if isinstance(seen, nn.Linear) else None
+        self.first = next(layer for layer in self.layers if isinstance(layer, nn.Linear))
 
     def losses(self, models: Tensor, rows: Rows) -> Tensor:
         mask = inside(rows).to(models.dtype) / rows.size[:, None]
@@ -192,7 +205,7 @@ class Batched:
 
     def descend(self, start: Tensor, rows: Rows, descent: Descent) -> Tensor:
         weights = self._split(start)
-        if self.first is not None and sample_space.pays(rows, descent):
+        if sample_space.pays(rows, descent):
             weight = inside(rows).to(start.dtype) / rows.size[:, None]
             above = self.layers[self.layers.index(self.first) + 1 :]
             ends = sample_space.descend(
@@ -280,6 +293,11 @@ class Batched:
         with torch.enable_grad():
             total = self._losses(leaves, x, y, weight).sum()
         return torch.autograd.grad(total, leaves)
+
+
+def hooked(module: nn.Module) -> bool:
+    """Whether something is called before or after this layer, as weight normalisation is."""
+    return bool(module._forward_pre_hooks or module._forward_hooks)
 
 
 def flat_layers(module: nn.Module) -> list[nn.Module]:

@@ -75,7 +75,7 @@ class Simulator:
         self.first = first
         self.population = len(samples) if population is None else population
         self.memory = memory or ClientMemory(self.population)
-        self.kernel = kernel_for(task)
+        self.kernel = kernel_for(task, samples.x.dim() - 1)
         bytes_per_model = task.layout.size * task.layout.dtype.itemsize
         self.chunk = chunk or max(1, min(LARGEST_CHUNK, CHUNK_BYTES // bytes_per_model))
 

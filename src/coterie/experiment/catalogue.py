@@ -5,10 +5,11 @@ from __future__ import annotations
 import shlex
 from dataclasses import asdict
 from datetime import datetime
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from coterie.algorithms import ALGORITHMS
-from coterie.core.errors import CheckpointError, SettingError, did_you_mean
+from coterie.core.errors import CheckpointError, DataError, SettingError, did_you_mean
 from coterie.core.task import Task
 from coterie.data import FEDERATIONS
 from coterie.data.federation import Federation
@@ -16,6 +17,7 @@ from coterie.experiment.run import Run
 from coterie.experiment.settings import RunSettings, make, parse, settings_of
 from coterie.version import __version__
 
+TABLES = (".csv", ".tsv", ".gz", ".parquet", ".feather", ".arrow")
 DEFAULT_ALGORITHM, DEFAULT_FEDERATION = "ifca", "rotated-digits"
 
 
@@ -71,7 +73,11 @@ class Plan(NamedTuple):
 
     def run(self, config: dict[str, Any]) -> Run:
         """Load the data and make ready to run."""
-        federation = self.federation.build(self.settings.seed)
+        try:
+            federation = self.federation.build(self.settings.seed)
+        except (MemoryError, OverflowError, RuntimeError, ValueError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise DataError(f"{self.federation_name} cannot be built: {reason}") from error
         task = self.federation.task(federation)
         return Run(self.algorithm, federation, task, self.settings, config)
 
@@ -92,12 +98,17 @@ def planned(words: list[str]) -> Plan:
         *[DEFAULT_ALGORITHM, DEFAULT_FEDERATION][len(names) :],
     ]
     algorithm = named("algorithm", algorithm_name, ALGORITHMS)
+    word, path = federation_name, None
+    if names_a_file(word):
+        federation_name, path = "table", Path(word).absolute()
     federation = named("federation", federation_name, FEDERATIONS)
     owners = [algorithm, federation, RunSettings]
     own = {setting.name for owner in owners for setting in settings_of(owner)}
-    values = {key: value for key, value in federation.suggests.items() if key in own}
-    values |= parse(pairs, owners)
-    command = shlex.join(["coterie", "run", algorithm_name, federation_name, *pairs])
+    special = getattr(federation, "suggests_for", {}).get(algorithm_name, {})
+    suggested = {**federation.suggests, **special}
+    values = {key: value for key, value in suggested.items() if key in own}
+    values |= parse(pairs, owners) | ({} if path is None else {"path": str(path)})
+    command = shlex.join(["coterie", "run", algorithm_name, word, *pairs])
     return Plan(
         algorithm_name,
         federation_name,
@@ -106,6 +117,11 @@ def planned(words: list[str]) -> Plan:
         make(RunSettings, values),
         command,
     )
+
+
+def names_a_file(word: str) -> bool:
+    """Whether a word of the command line is a table or folder of the user's, not a federation."""
+    return word not in FEDERATIONS and (Path(word).suffix in TABLES or Path(word).exists())
 
 
 def planned_again(config: dict[str, Any], words: list[str]) -> Plan:
@@ -118,16 +134,21 @@ def planned_again(config: dict[str, Any], words: list[str]) -> Plan:
             named("federation", names[1], FEDERATIONS),
             RunSettings,
         ]
-        known = {setting.name for owner in owners for setting in settings_of(owner)}
-        if set(values) != known:
+        known = {setting.name: setting for owner in owners for setting in settings_of(owner)}
+        if set(values) != set(known):
             raise CheckpointError(
                 f"config.json is of another version of coterie: {config['coterie']}"
             )
+        for name, value in values.items():
+            if parse([f"{name}={value}"], owners)[name] != value:
+                raise CheckpointError(f"config.json has an impossible value for {name}: {value}")
         algorithm, federation, settings = (make(owner, values) for owner in owners)
-        plan = Plan(names[0], names[1], algorithm, federation, settings, config["command"])
-    except (KeyError, TypeError) as error:
+        plan = Plan(names[0], names[1], algorithm, federation, settings, str(config["command"]))
+    except (KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"config.json does not describe a run: {error!r}") from error
     asked = [word for word in words if "=" not in word]
+    if len(asked) > 2:
+        raise SettingError(f"settings are written key=value, got {asked[2]}")
     for word, name in zip(asked, names, strict=False):
         if word != name:
             raise SettingError(f"a resumed run keeps its settings: it runs {name}, got {word}")

@@ -38,19 +38,29 @@ def description(name: str) -> str:
         )
     if name in FEDERATIONS:
         kind = FEDERATIONS[name]
-        suggests = " ".join(f"{key}={value}" for key, value in kind.suggests.items())
+        lines = (
+            []
+            if not kind.suggests
+            else [f"It suggests, where you say nothing else: {pairs(kind.suggests)}"]
+        )
+        for algorithm, special in getattr(kind, "suggests_for", {}).items():
+            lines.append(f"and for {algorithm}: {pairs(special)}")
         return "\n\n".join(
             [
                 f"{name}: {first_line(kind)}",
                 inspect.getdoc(sys.modules[kind.__module__]) or "",
                 "Settings\n" + settings_table(kind),
-                f"It suggests, where you say nothing else: {suggests}",
+                *(["\n".join(lines)] if lines else []),
                 run_settings(),
             ]
         )
     known = [*ALGORITHMS, *FEDERATIONS]
     near = did_you_mean(name, known) or f" (known: {', '.join(known)})"
     raise SettingError(f"no algorithm or federation is named {name}{near}")
+
+
+def pairs(settings: dict[str, Any]) -> str:
+    return " ".join(f"{key}={value}" for key, value in settings.items())
 
 
 def first_line(kind: type[Any]) -> str:
@@ -83,10 +93,10 @@ def crossing(kind: type[Any]) -> str:
         sent, kept = dict(comments(upload)) if fields else {}, dict(comments(state))
         arguments = [a for a in inspect.signature(step).parameters if a not in ("self", "cohort")]
         lines.append(f"  {name}")
-        for a in arguments:
+        for a in arguments if fields else []:
             one_of_many = f"one of {a}s {kept[a + 's']}" if a + "s" in kept else ""
             lines.append(f"    down  {a:8} {kept.get(a, one_of_many)}".rstrip())
         lines += [f"    up    {field:8} {sent.get(field, '')}".rstrip() for field in fields]
         if not fields:
-            lines.append("    up    nothing: the model it makes stays with the client")
+            lines.append("    nothing crosses: it makes a model that stays with the client")
     return "\n".join(lines)

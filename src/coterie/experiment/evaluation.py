@@ -8,7 +8,6 @@ the other; no algorithm has code for it.
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +17,7 @@ from coterie import metrics
 from coterie.core import seeds
 from coterie.core.algorithm import Algorithm, Serving
 from coterie.core.errors import DataError, SettingError
-from coterie.core.task import Summary, Task
+from coterie.core.task import Summary
 from coterie.data.federation import Federation
 from coterie.engine.simulator import Simulator
 
@@ -107,7 +106,6 @@ class Evaluator:
         """A point in the plane for each training client, and what it is a projection of."""
         k = len(serving.models)
         shared = serving.adapt is None and 1 < k <= MAPPED_MODELS
-        task = self.train.task
         chunks, order = [], []
         for ids in self.train.chunks(serving.ids):
             cohort = self.train.cohort(ids, 0, (self.train.seed, "map"))
@@ -115,7 +113,7 @@ class Evaluator:
                 chunks.append(cohort.loss(serving.models))
             else:
                 common = serving.models[:1].expand(len(ids), -1)
-                chunks.append(cohort.gradient(common) @ sketch(task, self.train.seed))
+                chunks.append(sketched(cohort.gradient(common), self.train.seed))
             order.append(ids)
         rows = torch.cat(chunks)[torch.cat(order).argsort()].double()
         if shared and k > 2:
@@ -167,6 +165,8 @@ class Evaluator:
         for j in sorted(set(true.tolist())):
             mine = torch.nonzero(true == j).flatten()
             theirs = self.test.ids[other == j]
+            if len(theirs) == 0:
+                raise DataError(f"true cluster {j} has no test client to test its models on")
             peers[mine] = theirs[torch.arange(len(mine)) % len(theirs)]
         return self._scores(serving, self.test, serving.ids, peers)
 
@@ -210,12 +210,13 @@ def positions(ids: Tensor, some: Tensor) -> Tensor:
     return torch.searchsorted(ids, some)
 
 
-def sketch(task: Task, seed: int) -> Tensor:
-    """A random projection [d, 64] that keeps distances roughly."""
+def sketched(rows: Tensor, seed: int) -> Tensor:
+    """Rows [m, d] in 64 dimensions, distances roughly kept: coordinates added up in random groups
+    with random signs, so that the projection itself takes no more room than one row."""
     generator = seeds.generator(seed, "sketch")
-    shape = (task.layout.size, SKETCH)
-    projection: Tensor = torch.randn(shape, generator=generator, dtype=task.layout.dtype)
-    return projection / math.sqrt(SKETCH)
+    group = torch.randint(SKETCH, (rows.shape[1],), generator=generator)
+    sign = torch.randint(2, (rows.shape[1],), generator=generator).to(rows.dtype) * 2 - 1
+    return rows.new_zeros(len(rows), SKETCH).index_add_(1, group, rows * sign)
 
 
 def drawn_to_models(losses: Tensor) -> Tensor:

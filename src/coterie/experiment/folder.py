@@ -14,6 +14,7 @@ or that is newer than the checkpoint, is cut off when the run is resumed.
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from coterie import report
 from coterie.core.errors import CheckpointError, CoterieError
 from coterie.engine import checkpoints
 from coterie.engine.checkpoints import Checkpoint
-from coterie.files import remove_unfinished, write_text
+from coterie.files import remove_unfinished, to_json, write_text
 
 Record = dict[str, Any]  # what a round leaves, one line of rounds.jsonl
 
@@ -39,11 +40,15 @@ class RunFolder:
             raise CoterieError(
                 f"{path} already holds a run; `coterie run --resume {path}` continues it"
             )
+        folder = cls(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            folder = cls(path)
+            if any(path.iterdir()):
+                raise CoterieError(f"the run folder {path} must be new or empty")
             folder.write("config.json", config)
         except OSError as error:
+            if path.is_dir():
+                folder.discard()
             raise CoterieError(
                 f"cannot write to the run folder {path}: {error.strerror}"
             ) from error
@@ -75,12 +80,14 @@ class RunFolder:
 
     def write(self, name: str, content: Any) -> None:
         """Write a JSON file."""
-        write_text(self.path / name, json.dumps(content, indent=None) + "\n")
+        write_text(self.path / name, to_json(content) + "\n")
 
     def append(self, record: Record) -> None:
         """Add the line of a round."""
         with open(self.path / "rounds.jsonl", "a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+            file.write(to_json(record) + "\n")
+            file.flush()
+            os.fsync(file.fileno())  # the checkpoint that follows must not be newer than its lines
 
     def save(self, checkpoint: Checkpoint) -> None:
         checkpoints.save(self.path / "checkpoint.safetensors", checkpoint)
@@ -92,12 +99,13 @@ class RunFolder:
             lines.unlink(missing_ok=True)
             return None
         checkpoint = checkpoints.load(self.path / "checkpoint.safetensors", run)
-        text = lines.read_text(encoding="utf-8") if lines.exists() else ""
-        kept = text.splitlines()[: checkpoint.rounds]
         try:
+            text = lines.read_text(encoding="utf-8") if lines.exists() else ""
+            kept = text.splitlines()[: checkpoint.rounds]
             records: list[Record] = [json.loads(line) for line in kept]
             whole = [record["round"] for record in records] == list(range(1, checkpoint.rounds + 1))
-        except (ValueError, KeyError, TypeError):
+            whole = whole and all(isinstance(record["seconds"], float) for record in records)
+        except (OSError, ValueError, KeyError, TypeError):
             whole = False
         if not whole:
             raise CheckpointError(

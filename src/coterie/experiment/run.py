@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import tempfile
 import time
 import warnings
@@ -22,7 +23,7 @@ from coterie.algorithms import ALGORITHMS
 from coterie.core import seeds
 from coterie.core.algorithm import Algorithm, Info, Start
 from coterie.core.clients import Clients
-from coterie.core.errors import CoterieError, CoterieWarning, SettingError
+from coterie.core.errors import CoterieError, CoterieWarning, SettingError, did_you_mean
 from coterie.core.task import Task
 from coterie.data.federation import Federation, Samples
 from coterie.engine.checkpoints import Checkpoint
@@ -30,7 +31,7 @@ from coterie.engine.simulator import Simulator
 from coterie.engine.wrappers import Bytes, Lossy, Metered
 from coterie.experiment.evaluation import Evaluator, Judged
 from coterie.experiment.folder import Record, RunFolder
-from coterie.experiment.settings import RunSettings
+from coterie.experiment.settings import RunSettings, settings_of
 from coterie.version import __version__
 
 COLLAPSED_ROUNDS = 10  # rounds that one cluster may hold almost everybody before a warning
@@ -57,6 +58,10 @@ def simulate(
     >>> run.clusters.shape, run.models.shape
     (torch.Size([8]), torch.Size([4, 7510]))
     """
+    known = [setting.name for setting in settings_of(RunSettings)]
+    for name in settings:
+        if name not in known:
+            raise SettingError(f"no setting of a run is named {name}{did_you_mean(name, known)}")
     run = Run(algorithm, federation, task, RunSettings(**settings))
     if folder is not None:
         run.use(Path(folder), resume=resume)
@@ -99,6 +104,8 @@ class Run:
         self.bytes = Bytes()
         self.start_bytes = [0, 0]  # down and up, before the first round
         self.start_seconds = 0.0
+        self._samples = 0
+        self.saved = 0  # rounds that the last checkpoint holds
         self.cluster = torch.full((len(federation),), -1)  # where each client was last
         self.collapsed = 0  # rounds in a row in which one cluster held almost everybody
         self.judged: Judged | None = None  # how the last state that was evaluated did
@@ -135,19 +142,24 @@ class Run:
                 self.folder.append(record)
                 last = self.rounds == self.settings.rounds
                 if last or self.rounds % self.settings.checkpoint == 0:
-                    self.folder.save(self._checkpoint())
+                    self._save_checkpoint(self.folder)
             if on_round is not None:
                 on_round(record)
         self._finish()
         return self
 
     def serve(self, federation: Federation) -> Tensor:
-        """The cluster that serves each client of another federation, by its training part."""
+        """The cluster that serves each client of another federation, by its training part.
+
+        It is -1 where clients make a model of their own, as those of `local` do.
+        """
+        self.task.check(federation.train.x, federation.train.y)
         count = len(self.federation)
         unseen = Simulator(
             federation.train, self.task, seed=self.settings.seed, first=count, population=count
         )
-        return self.evaluator.serve(self.state, unseen).cluster
+        serving = self.evaluator.serve(self.state, unseen)
+        return serving.cluster if serving.adapt is None else torch.full_like(serving.cluster, -1)
 
     def report(self, path: str | Path = "report.html") -> Path:
         """Write a self-contained page about this run."""
@@ -185,7 +197,9 @@ class Run:
     def sample(self, round: int, at_least: int) -> Clients:
         """The clients of a round before the first, for the start of the algorithm."""
         count = max(self._per_round(), min(at_least, len(self.federation)))
-        return self._clients("start", round, ids=self._draw(count, "start", round))
+        self._samples += 1  # each call draws its own batches and loses its own replies
+        ids = self._draw(count, "start", round)
+        return self._clients("start", self._samples, ids=ids)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -218,7 +232,7 @@ class Run:
         self.start_bytes = [self.bytes.total("down"), self.bytes.total("up")]
         self.start_seconds = time.perf_counter() - began
         if self.folder is not None:
-            self.folder.save(self._checkpoint())
+            self._save_checkpoint(self.folder)
 
     def _round(self, t: int) -> Record:
         began = time.perf_counter()
@@ -232,7 +246,10 @@ class Run:
             self._watch(info)
         numbers: dict[str, float] = {}
         if t + 1 == self.settings.rounds or (t + 1) % self.settings.evaluate == 0:
-            numbers = self._evaluate()
+            with self._noting():
+                numbers = self._evaluate()
+                if not all(map(math.isfinite, numbers.values())):
+                    self._warn_of_divergence()
         moves: dict[int, list[int]] = {}
         for i, j in zip(moved.tolist(), self.cluster[moved].tolist(), strict=True):
             moves.setdefault(j, []).append(i)
@@ -294,8 +311,10 @@ class Run:
 
     def _watch(self, info: Info) -> None:
         """Warn of a collapse into one cluster and of models that have diverged."""
-        largest = int(torch.bincount(info.cluster, minlength=1).max()) / max(1, len(info.cluster))
-        full = info.clusters > 1 and largest > 1 - 1 / (2 * info.clusters)
+        known = self.cluster[self.cluster >= 0]
+        largest = int(torch.bincount(known, minlength=1).max()) / max(1, len(known))
+        shared = 1 < info.clusters < len(self.federation) and len(known) >= 2 * info.clusters
+        full = shared and largest > 1 - 1 / (2 * info.clusters)
         self.collapsed = self.collapsed + 1 if full else 0
         if self.collapsed == COLLAPSED_ROUNDS:
             warnings.warn(
@@ -305,8 +324,11 @@ class Run:
                 CoterieWarning,
                 stacklevel=2,
             )
-        diverged = any(t.is_floating_point() and not torch.isfinite(t).all() for t in self.state)
-        if diverged and not any("no longer finite" in text for text in self.warnings):
+        if any(t.is_floating_point() and not torch.isfinite(t).all() for t in self.state):
+            self._warn_of_divergence()
+
+    def _warn_of_divergence(self) -> None:
+        if not any("no longer finite" in text for text in self.warnings):
             warnings.warn(
                 "the models are no longer finite; a smaller lr may help",
                 CoterieWarning,
@@ -325,6 +347,10 @@ class Run:
             warnings.warn_explicit(
                 warning.message, warning.category, warning.filename, warning.lineno
             )
+
+    def _save_checkpoint(self, folder: RunFolder) -> None:
+        folder.save(self._checkpoint())
+        self.saved = self.rounds
 
     def _checkpoint(self) -> Checkpoint:
         tensors = {f"state.{name}": value for name, value in self.state._asdict().items()}
@@ -352,6 +378,7 @@ class Run:
                 (memory.rows if owner == "memory" else memory.known)[rest] = tensor
         self.cluster = tensors["cluster"]
         self.records = records
+        self.saved = len(records)
         for step, way, part, count in notes["bytes"]:
             self.bytes.parts[step, way, part] = count
         self.start_bytes = notes["start_bytes"]
@@ -377,7 +404,7 @@ def fingerprint(part: Samples | None) -> list[Any]:
     """What tells one part of a federation from another: its sizes and a sample of its numbers."""
     if part is None:
         return []
-    rows = torch.linspace(0, len(part.y) - 1, min(len(part.y), 1000)).long()
+    rows = torch.linspace(0, len(part.y) - 1, min(len(part.y), 1000), dtype=torch.float64).long()
     total = hashlib.sha256()
     for tensor in (part.offsets, part.x[rows], part.y[rows]):
         total.update(tensor.contiguous().view(torch.uint8).numpy().data)

@@ -112,7 +112,10 @@ def convert(setting: Setting, text: str) -> Any:
         raise SettingError(f"`{setting.name}` must be true or false, got {text}")
     kinds = {int: "a whole number", float: "a number", str: "a word"}
     try:
-        return setting.type(text)
+        value = setting.type(text)
+        if setting.type is int and abs(value) >= 2**53:
+            raise SettingError(f"`{setting.name}` must be smaller than 2^53, got {text[:30]}")
+        return value
     except ValueError:
         raise SettingError(f"`{setting.name}` must be {kinds[setting.type]}, got {text}") from None
 

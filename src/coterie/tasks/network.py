@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from coterie.core.errors import DataError
+from coterie.core.errors import DataError, SettingError
 from coterie.core.layout import Layout
 
 
@@ -16,15 +16,24 @@ class NetworkTask:
     """A network, the layout of its flat vector, and how a new one is drawn.
 
     `network` is a module, or a function that builds one. A module is drawn anew by the
-    `reset_parameters` of its layers, as PyTorch's own layers have it; parameters of layers without
-    that method keep the value they were given. A function is simply called again. Features are
-    divided by `scale` before the network sees them, so that pixels can be stored as bytes.
+    `reset_parameters` of its layers, as PyTorch's own layers have it; frozen layers, and layers
+    without that method, keep what they were given. A function is called again. Features are divided
+    by `scale` before the network sees them, so that pixels can be stored as bytes.
     """
 
     def __init__(self, network: nn.Module | Callable[[], nn.Module], *, scale: float = 1.0) -> None:
         self.scale = scale
+        if not isinstance(network, nn.Module) and not callable(network):
+            raise SettingError(
+                f"a task needs a torch.nn.Module or a function that builds one, got {network!r}"
+            )
         self._build = None if isinstance(network, nn.Module) else network
         self.module = network if isinstance(network, nn.Module) else network()
+        if not isinstance(self.module, nn.Module):
+            raise SettingError(
+                f"the function that builds the network must return a torch.nn.Module, "
+                f"got {type(self.module).__name__}"
+            )
         self.layout = Layout(self.module)
         # Features stay integers only for networks that look them up.
         embeds = any(isinstance(m, nn.Embedding | nn.EmbeddingBag) for m in self.module.modules())
@@ -39,7 +48,9 @@ class NetworkTask:
             fresh = copy.deepcopy(self.module)
             for part in fresh.modules():
                 reset = getattr(part, "reset_parameters", None)
-                if callable(reset):
+                own = list(part.parameters(recurse=False))
+                frozen = bool(own) and not any(weight.requires_grad for weight in own)
+                if callable(reset) and not frozen:
                     reset()
             return self.layout.flatten(fresh)
 
@@ -56,7 +67,7 @@ class NetworkTask:
         self.module.eval()
         try:
             with torch.no_grad():
-                output: Tensor = self.module(self.inputs(x))
+                output: Tensor = self.module(self.inputs(x).clone())
         except (RuntimeError, ValueError, IndexError, TypeError) as error:
             reason = str(error).strip().splitlines()[0]
             raise DataError(
@@ -64,9 +75,10 @@ class NetworkTask:
             ) from error
         finally:
             self.module.train(was_training)
-        if output.dim() != 2 or len(output) != len(x):
+        shape = list(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        if not isinstance(output, Tensor) or output.dim() != 2 or len(output) != len(x):
             raise DataError(
                 f"the module {name} must give one row of outputs per sample, "
-                f"got shape {list(output.shape)} for {len(x)} samples"
+                f"got {shape} for {len(x)} samples"
             )
         return output

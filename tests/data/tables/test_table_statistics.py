@@ -36,6 +36,10 @@ def test_a_constant_is_known_as_one_in_spite_of_rounding(value):
     assert moments(np.full(100_001, value), np.array([0, 7, 50_000, 100_001])).constant
 
 
+def test_values_that_differ_in_the_last_digit_only_are_constant():
+    assert moments(np.array([1.0, np.nextafter(1, 2)] * 5), np.array([0, 4, 10])).constant
+
+
 def test_small_steps_far_from_zero_are_no_constant():
     assert not moments(1e9 + np.arange(10) * 0.01, np.array([0, 4, 10])).constant
 

@@ -7,8 +7,9 @@ columns become features of type float32:
 - numbers and truth values lose the mean and are divided by the standard deviation; dates and times
   are numbers of days. A missing one becomes the mean, and a column that has any gets a second
   feature that is 1 where it is missing.
-- text becomes one feature for each of its `categories` most frequent words; rarer ones, and words
-  that only the test part has, share one more, and missing values have one of their own.
+- text becomes one feature for each of its `categories` most frequent words; rarer ones share one
+  more, and missing values have one of their own. Words that only the test part has go with the
+  rarer ones; where there are none, all features of that text are 0.
 - a column that is constant, and text that is different in every row, is left out.
 
 Nothing is pooled to learn this. A client says how many values it has, their sum and their sum of
@@ -147,7 +148,8 @@ def prepared_arrays(arrays: Arrays, settings: Table, seed: int, name: str) -> Pr
     labels = labels_of(arrays.label, settings.target, clients.rows)
     parts = divided(clients, settings.train_share, seed)
     train, test = (samples(arrays.x[torch.from_numpy(part.rows)], labels, part) for part in parts)
-    return Prepared(Federation(train, test, name=name), clients.names, (), labels.classes)
+    federation = Federation(train, test, name=name, clients=clients.names, classes=labels.classes)
+    return Prepared(federation, clients.names, (), labels.classes)
 
 
 def prepared_table(table: Any, settings: Table, seed: int, name: str) -> Prepared:
@@ -166,7 +168,14 @@ def prepared_table(table: Any, settings: Table, seed: int, name: str) -> Prepare
     encoders = learnt_columns(table, settings, parts.train)
     train, test = (samples(encoded(table, encoders, part), labels, part) for part in parts)
     features = tuple(feature for encoder in encoders for feature in encoder.names)
-    federation = Federation(train, test, name=name)
+    federation = Federation(
+        train,
+        test,
+        name=name,
+        clients=parts.train.names,
+        features=features,
+        classes=labels.classes,
+    )
     return Prepared(federation, parts.train.names, features, labels.classes, tuple(encoders))
 
 

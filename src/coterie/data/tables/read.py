@@ -110,13 +110,7 @@ def read_csv(path: Path, client: str) -> Any:
     delimiter = max(DELIMITERS, key=lambda mark: header.count(mark.encode()))
     parsing = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
     typing = csv.ConvertOptions(strings_can_be_null=True, column_types={client: pyarrow.string()})
-    try:
-        return csv.read_csv(str(path), parse_options=parsing, convert_options=typing)
-    except pyarrow.ArrowInvalid:
-        # Types are guessed from the first block; what comes later may need another one.
-        size = path.stat().st_size * (20 if kind_of(path) == ".csv.gz" else 1)
-        whole = csv.ReadOptions(block_size=min(max(size, 1 << 20), 2**31 - 1))
-        return csv.read_csv(str(path), whole, parsing, typing)
+    return csv.read_csv(str(path), parse_options=parsing, convert_options=typing)
 
 
 def read_parquet(path: Path, columns: list[str]) -> Any:

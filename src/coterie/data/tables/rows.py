@@ -42,12 +42,10 @@ def large_enough(clients: Grouped, least: int) -> Grouped:
     out = int((~stay).sum())
     if not out:
         return clients
-    kept = f"{int(stay.sum()):,} of {len(sizes):,} clients"
-    rule = f"`min_samples` or more, {least:,}"
     if stay.sum() < 2:
         raise DataError(
-            f"a federation needs two clients or more with rows {rule}, got {kept}; "
-            f"the largest has {sizes.max():,}"
+            f"a federation needs two clients or more of at least `min_samples` rows, {least:,}, "
+            f"got {int(stay.sum()):,} of {len(sizes):,}; the largest has {sizes.max():,}"
         )
     warnings.warn(
         f"{out:,} of {len(sizes):,} clients are left out, with {sizes[~stay].sum():,} rows in all: "
