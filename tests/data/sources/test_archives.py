@@ -76,7 +76,7 @@ def test_an_archive_that_was_downloaded_is_removed_when_it_is_unpacked(tmp_path,
 
 def test_without_npm_the_sentence_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(archives.shutil, "which", lambda name: None)
-    _, npm = npm_package("p", "1", "0", lambda path: {}, placed)
+    npm = npm_package("p", "1", "0", lambda path: {}, placed)
     with pytest.raises(DataError, match="npm is not installed"):
         npm.fetch(tmp_path, print)
 
@@ -90,7 +90,7 @@ def fake_npm(tmp_path, monkeypatch, script):
 
 def test_npm_that_fails_is_told_in_a_line(tmp_path, monkeypatch):
     fake_npm(tmp_path, monkeypatch, "echo 'npm error code E404' >&2; exit 1")
-    _, npm = npm_package("p", "1", "0", lambda path: {}, placed)
+    npm = npm_package("p", "1", "0", lambda path: {}, placed)
     with pytest.raises(DataError, match=r"^npm failed with code 1 npm error code E404$"):
         npm.fetch(tmp_path, print)
 
@@ -101,6 +101,6 @@ def test_another_package_than_the_known_one_is_not_opened(tmp_path, monkeypatch)
     def unpack(path):
         raise AssertionError("opened")
 
-    _, npm = npm_package("p", "1", "0" * 64, unpack, placed)
+    npm = npm_package("p", "1", "0" * 64, unpack, placed)
     with pytest.raises(DataError, match=r"p-1.tgz is not the published file"):
         npm.fetch(tmp_path, print)

