@@ -45,9 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("coterie: interrupted", file=sys.stderr)
         return INTERRUPTED
-    except CoterieError as error:
-        print(f"coterie: {error}", file=sys.stderr)
-    except OSError as error:
+    except (CoterieError, OSError) as error:
         print(f"coterie: {error}", file=sys.stderr)
     return MISTAKE
 

@@ -68,6 +68,15 @@ def at_most_clients(owner: object, name: str, clients: int) -> None:
         )
 
 
+def at_least_as_many(owner: object, name: str, other: str) -> None:
+    """Refuse a setting that is smaller than another one of the same owner."""
+    value, bound = getattr(owner, name), getattr(owner, other)
+    if value < bound:
+        raise SettingError(
+            f"`{name}` of {type(owner).__name__} must be at least `{other}`, {bound}, got {value}"
+        )
+
+
 def above(owner: object, name: str, bound: float) -> None:
     """Refuse a setting that is not greater than `bound`."""
     value = number(owner, name)

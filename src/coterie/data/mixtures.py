@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from coterie.core import seeds
-from coterie.core.errors import SettingError, above, at_least, one_of
+from coterie.core.errors import above, at_least, at_least_as_many, one_of
 from coterie.data.federation import Federation, Samples
 from coterie.models import linear
 from coterie.tasks import Regression
@@ -51,11 +51,7 @@ class LinearMixture:
         above(self, "separation", 0)
         at_least(self, "noise", 0)
         one_of(self, "scale", ["norm", "raw"])
-        if self.clients < self.groups:
-            raise SettingError(
-                f"`clients` of LinearMixture must be at least `groups`, {self.groups}, "
-                f"got {self.clients}"
-            )
+        at_least_as_many(self, "clients", "groups")
 
     def build(self, seed: int) -> Federation:
         truth = torch.stack(

@@ -16,7 +16,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from coterie.core import seeds
-from coterie.core.errors import SettingError, at_least
+from coterie.core.errors import SettingError, at_least, at_least_as_many
 from coterie.data import sources
 from coterie.data.federation import Federation, Samples, check_share, split_parts
 from coterie.models import cifar_cnn, mlp
@@ -134,11 +134,7 @@ def check_rotated(settings: Rotated) -> None:
         raise SettingError(
             f"`rotations` of {type(settings).__name__} must be at most 4, got {settings.rotations}"
         )
-    if settings.clients < settings.rotations:
-        raise SettingError(
-            f"`clients` of {type(settings).__name__} must be at least `rotations`, "
-            f"{settings.rotations}, got {settings.clients}"
-        )
+    at_least_as_many(settings, "clients", "rotations")
 
 
 def rotated(settings: Rotated, load: Load, seed: int, *, name: str) -> Federation:

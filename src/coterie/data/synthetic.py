@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from coterie.core import seeds
-from coterie.core.errors import SettingError, at_least
+from coterie.core.errors import at_least, at_least_as_many
 from coterie.data.federation import Federation, Samples, check_share, split_parts
 from coterie.models import linear
 from coterie.tasks import Classification
@@ -37,17 +37,11 @@ class FpfcSynthetic:
         at_least(self, "groups", 1)
         at_least(self, "most", 0)
         check_share(self)
-        if self.clients < self.groups:
-            raise SettingError(
-                f"`clients` of FpfcSynthetic must be at least `groups`, {self.groups}, "
-                f"got {self.clients}"
-            )
+        at_least_as_many(self, "clients", "groups")
 
     def build(self, seed: int) -> Federation:
         rng = np.random.default_rng(seeds.derive(seed, "fpfc-synthetic"))
-        sizes = 5 * (rng.lognormal(4, 2, self.clients).astype(int) + 50)
-        if self.most:
-            sizes = np.minimum(sizes, self.most)
+        sizes = capped(5 * heavy_tailed(rng, self.clients), self.most)
         cluster = np.arange(self.clients) * self.groups // self.clients
         mean = rng.normal(size=self.groups)
         weight = rng.normal(mean[:, None, None], 1, (self.groups, CLASSES, FEATURES))
@@ -90,9 +84,7 @@ class LeafSynthetic:
 
     def build(self, seed: int) -> Federation:
         rng = np.random.default_rng(seeds.derive(seed, "leaf-synthetic"))
-        sizes = rng.lognormal(4, 2, self.clients).astype(int) + 50
-        if self.most:
-            sizes = np.minimum(sizes, self.most)
+        sizes = capped(heavy_tailed(rng, self.clients), self.most)
         deviation = np.arange(1, FEATURES + 1) ** -0.6  # the root of j^-1.2
         x, y = [], []
         for n in sizes:
@@ -106,6 +98,16 @@ class LeafSynthetic:
 
     def task(self, federation: Federation) -> Classification:
         return Classification(linear(FEATURES, CLASSES))
+
+
+def heavy_tailed(rng: np.random.Generator, clients: int) -> np.ndarray:
+    """int(lognormal(4, 2)) + 50 for each client."""
+    return rng.lognormal(4, 2, clients).astype(int) + 50
+
+
+def capped(sizes: np.ndarray, most: int) -> np.ndarray:
+    """Sizes of at most `most`; 0: as they are."""
+    return np.minimum(sizes, most) if most else sizes
 
 
 def gathered(

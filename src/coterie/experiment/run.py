@@ -23,7 +23,13 @@ from coterie.algorithms import ALGORITHMS
 from coterie.core import seeds
 from coterie.core.algorithm import Algorithm, Info, Start
 from coterie.core.clients import Clients
-from coterie.core.errors import CoterieError, CoterieWarning, SettingError, did_you_mean
+from coterie.core.errors import (
+    CoterieError,
+    CoterieWarning,
+    SettingError,
+    at_most_clients,
+    did_you_mean,
+)
 from coterie.core.task import Task
 from coterie.data.federation import Federation, Samples
 from coterie.engine.checkpoints import Checkpoint
@@ -82,11 +88,7 @@ class Run:
         settings: RunSettings,
         config: dict[str, Any] | None = None,
     ) -> None:
-        if settings.per_round > len(federation):
-            raise SettingError(
-                f"`per_round` of RunSettings must be at most the number of clients, "
-                f"{len(federation)}, got {settings.per_round}"
-            )
+        at_most_clients(settings, "per_round", len(federation))
         for part in (federation.train, federation.test):
             if part is not None:
                 task.check(part.x, part.y)
