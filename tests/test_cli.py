@@ -410,8 +410,10 @@ def test_a_table_of_ones_own_is_one_command_away_from_clusters(patients, tmp_pat
     result = json.loads(capsys.readouterr().out)
     assert result["metrics"]["clusters"] == 2
     assert result["metrics"]["accuracy"] > 0.85
-    clusters = json.loads((tmp_path / "r" / "clients.json").read_text())["clients"]["cluster"]
-    assert clusters in ([0, 1] * 6, [1, 0] * 6)
+    clients = json.loads((tmp_path / "r" / "clients.json").read_text())["clients"]
+    assert clients["cluster"] in ([0, 1] * 6, [1, 0] * 6)
+    assert clients["name"] == [f"h{i:02}" for i in range(12)]
+    assert "h07" in (tmp_path / "r" / "report.html").read_text()
     assert main(["run", "--resume", str(tmp_path / "r")]) == 0
 
 
@@ -421,6 +423,21 @@ def test_a_table_is_described(patients, capsys):
     out = capsys.readouterr().out
     assert "12" in out
     assert "480" in out
+
+
+def test_a_federation_is_described_by_its_name(capsys):
+    assert main(["data", "describe", "rotated-digits", "clients=8"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    # Two clients share 1,797 digits under each of four rotations: 898 each, 180 to test on.
+    assert lines[0] == "rotated-digits: 8 clients, 7,184 samples of 8 x 8 float32"
+    assert lines[1] == "1,440 of them are there to test on"
+    assert "  898  ##############################  8" in lines
+    assert "label `label`: classification, 10 classes" in lines
+    assert lines[-1] == "true clusters have these numbers of clients: 2 2 2 2"
+    assert main(["data", "describe", "rotated-digit"]) == 2
+    assert "did you mean `rotated-digits`" in capsys.readouterr().err
+    assert main(["data", "describe", "rotated-digits", "client=8"]) == 2
+    assert "no setting is named client; did you mean `clients`" in capsys.readouterr().err
 
 
 def test_a_table_without_the_named_column_is_refused(patients, tmp_path, capsys):

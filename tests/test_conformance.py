@@ -2,7 +2,23 @@
 
 import pytest
 
-from coterie import IFCA, FedAvg, Local, Oracle
+from coterie import (
+    CFL,
+    FPFC,
+    FPFCL1,
+    IFCA,
+    Ditto,
+    FedAvg,
+    FedProx,
+    FedSGD,
+    FeSEM,
+    HypCluster,
+    KFed,
+    Local,
+    OneShot,
+    Oracle,
+    PerFedAvg,
+)
 from coterie.algorithms import ALGORITHMS
 from coterie.checks import CHECKS, applies
 
@@ -17,10 +33,38 @@ CASES = {
     "ifca-joint-trunk-gradients": IFCA(k=2, share="joint", average="gradients"),
     "ifca-frozen-trunk": IFCA(k=2, share="frozen", trunk_rounds=3),
     "ifca-stable": IFCA(k=2, stable=1, recheck=1),
+    "fesem": FeSEM(k=2),
+    "fesem-head-by-size": FeSEM(k=3, part="head", pull=0.5, weighting="size"),
+    "fesem-own": FeSEM(k=2, serves="own", decay=0.9),
+    "fesem-mini-batches": FeSEM(k=2, batch=4, epochs=2, pull=0.1, recluster=2),
+    "one-shot": OneShot(k=2, fits=3),
+    "one-shot-trimmed": OneShot(k=3, fits=2, trim=0.2, part="head", weighting="size", batch=4),
+    "fpfc": FPFC(lam=0.3),
+    "fpfc-pairs-of-participants": FPFC(lam=0.3, pairs="both"),
+    "fpfc-head": FPFC(lam=0.3, part="head", batch=4, epochs=1),
+    "fpfc-path": FPFC(lambdas=2, path_rounds=2),
+    "fpfc-l1": FPFCL1(lam=0.1, nu=1.0),
     "fedavg": FedAvg(steps=5),
     "fedavg-by-size": FedAvg(weighting="size", batch=4, epochs=1),
+    "cfl": CFL(eps1=10, eps2=0.01, wait=1, contrast=0.1, gamma=0.1),
+    "cfl-absolute": CFL(eps1=9, eps2=0.001, thresholds="absolute", wait=1, fewest=2, contrast=0),
+    "cfl-single-linkage": CFL(eps1=10, wait=2, linkage="single", weighting="size", contrast=0),
+    "cfl-mini-batches": CFL(eps1=10, wait=1, contrast=0, batch=4, epochs=2, decay=0.9),
+    "k-fed": KFed(k=3),
+    "k-fed-device": KFed(k=3, k_local=2, server="device", tries=2),
+    "k-fed-k-means": KFed(k=2, k_local=5, server="k-means"),
     "local": Local(),
     "local-mini-batches": Local(batch=4, steps=7),
+    "fedsgd": FedSGD(),
+    "fedsgd-mini-batches": FedSGD(batch=4, weighting="size", decay=0.9, weight_decay=0.01),
+    "fedprox": FedProx(steps=5, mu=1.0),
+    "fedprox-mini-batches": FedProx(weighting="size", batch=4, epochs=1),
+    "hypcluster": HypCluster(k=2),
+    "hypcluster-random-start": HypCluster(k=3, start="random", batch=4, epochs=2, decay=0.9),
+    "ditto": Ditto(),
+    "ditto-mini-batches": Ditto(batch=4, epochs=1, personal_steps=3, weighting="size", decay=0.9),
+    "per-fedavg": PerFedAvg(steps=5),
+    "per-fedavg-mini-batches": PerFedAvg(batch=4, steps=3, adapt_steps=2, weighting="size"),
     "oracle": Oracle(),
 }
 

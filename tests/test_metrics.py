@@ -17,6 +17,14 @@ def test_purity_by_hand():
     assert metrics.clustering(found, true)["purity"] == pytest.approx(4 / 5)
 
 
+def test_a_true_cluster_in_two_pieces_is_pure_but_half_of_it_does_not_match():
+    found, true = torch.tensor([7, 7, 7, 2, 2, 4]), torch.tensor([0, 0, 0, 0, 0, 1])
+    assert metrics.clustering(found, true)["purity"] == 1.0
+    assert metrics.matched(found, true) == pytest.approx(4 / 6)
+    # More true clusters than found ones: two of the three cannot match.
+    assert metrics.matched(torch.zeros(3).long(), torch.arange(3)) == pytest.approx(1 / 3)
+
+
 def test_a_single_cluster_has_no_index():
     assert metrics.clustering(torch.zeros(4).long(), torch.tensor([0, 0, 1, 1]))["ari"] == 0.0
 

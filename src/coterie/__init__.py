@@ -8,27 +8,50 @@ from typing import TYPE_CHECKING, Any
 from coterie.version import __version__
 
 if TYPE_CHECKING:
+    from coterie.algorithms.cfl import CFL
+    from coterie.algorithms.ditto import Ditto
     from coterie.algorithms.fedavg import FedAvg
+    from coterie.algorithms.fedprox import FedProx
+    from coterie.algorithms.fedsgd import FedSGD
+    from coterie.algorithms.fesem import FeSEM
+    from coterie.algorithms.fpfc import FPFC
+    from coterie.algorithms.fpfc_l1 import FPFCL1
+    from coterie.algorithms.hypcluster import HypCluster
     from coterie.algorithms.ifca import IFCA
+    from coterie.algorithms.k_fed import KFed
     from coterie.algorithms.local import Local
+    from coterie.algorithms.one_shot import OneShot
     from coterie.algorithms.oracle import Oracle
+    from coterie.algorithms.per_fedavg import PerFedAvg
     from coterie.core.errors import CoterieError, CoterieWarning
     from coterie.data.federation import Federation
     from coterie.experiment.catalogue import load
     from coterie.experiment.run import Run, simulate
-    from coterie.tasks import Classification, Regression
+    from coterie.tasks import Centre, Classification, Regression
 
 # PyTorch takes seconds to load: names are looked up when they are first used, so that the command
 # line can answer and be interrupted at once.
 HOMES = {
+    "FPFC": "algorithms.fpfc",
+    "FPFCL1": "algorithms.fpfc_l1",
+    "CFL": "algorithms.cfl",
     "IFCA": "algorithms.ifca",
+    "Centre": "tasks",
     "Classification": "tasks",
     "CoterieError": "core.errors",
     "CoterieWarning": "core.errors",
+    "Ditto": "algorithms.ditto",
+    "FeSEM": "algorithms.fesem",
     "FedAvg": "algorithms.fedavg",
+    "FedProx": "algorithms.fedprox",
+    "FedSGD": "algorithms.fedsgd",
     "Federation": "data.federation",
+    "HypCluster": "algorithms.hypcluster",
+    "KFed": "algorithms.k_fed",
     "Local": "algorithms.local",
+    "OneShot": "algorithms.one_shot",
     "Oracle": "algorithms.oracle",
+    "PerFedAvg": "algorithms.per_fedavg",
     "Regression": "tasks",
     "Run": "experiment.run",
     "load": "experiment.catalogue",
@@ -36,14 +59,26 @@ HOMES = {
 }
 
 __all__ = [
+    "CFL",
+    "FPFC",
+    "FPFCL1",
     "IFCA",
+    "Centre",
     "Classification",
     "CoterieError",
     "CoterieWarning",
+    "Ditto",
+    "FeSEM",
     "FedAvg",
+    "FedProx",
+    "FedSGD",
     "Federation",
+    "HypCluster",
+    "KFed",
     "Local",
+    "OneShot",
     "Oracle",
+    "PerFedAvg",
     "Regression",
     "Run",
     "__version__",

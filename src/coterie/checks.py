@@ -25,12 +25,13 @@ from coterie.core import seeds
 from coterie.core.algorithm import Algorithm
 from coterie.core.clients import Clients, Each, step_name
 from coterie.core.errors import SettingError
+from coterie.core.task import Task
 from coterie.data.federation import Federation, Samples
 from coterie.engine.simulator import Simulator
 from coterie.engine.wrappers import Wrapper
 from coterie.experiment.run import Run, simulate
 from coterie.experiment.settings import RunSettings
-from coterie.tasks import Classification
+from coterie.tasks import Centre, Classification
 
 Check = Callable[[Any], None]
 
@@ -48,6 +49,8 @@ def check_algorithm(algorithm: Algorithm[Any]) -> None:
 
 def applies(check: Check, algorithm: Algorithm[Any]) -> bool:
     """Whether a check says something about an algorithm: some are about settings it may lack."""
+    if check is any_network_will_do and learns_centres(algorithm):
+        return False  # it has no network
     if check is empty_cluster_keeps_its_model:
         return "models" in state_type(algorithm)._fields
     return has(algorithm, "k") if check is one_cluster_works else True
@@ -66,7 +69,8 @@ def padding_does_not_matter(algorithm: Any) -> None:
 
 def any_network_will_do(algorithm: Any) -> None:
     """Batch normalisation and dropout are carried, seeded and averaged like everything else."""
-    sizes = [max(2, size) for size in RAGGED]  # batch statistics of a single sample do not exist
+    # Batch statistics of a single sample do not exist, and a method may hold samples out.
+    sizes = [max(3, size) for size in RAGGED]
     algorithm = full_batch(algorithm)
     try:
         one, two = (
@@ -107,8 +111,8 @@ def resuming_changes_nothing(algorithm: Any) -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         with suppress(Stopped):
-            simulate(algorithm, federation(), task(), folder=folder, on_round=stop, **settings)
-        resumed = simulate(algorithm, federation(), task(), folder=folder, resume=True, **settings)
+            ran(algorithm, federation(), folder=folder, on_round=stop, **settings)
+        resumed = ran(algorithm, federation(), folder=folder, resume=True, **settings)
         same(ran(algorithm, federation(), **settings), resumed, exactly=True)
         assert not list(Path(folder).glob(".*")), "an unfinished file was left behind"
 
@@ -119,7 +123,7 @@ def order_of_clients_does_not_matter(algorithm: Any) -> None:
     order = torch.randperm(len(RAGGED), generator=torch.Generator().manual_seed(5))
     one = ran(algorithm, federation(sizes=RAGGED))
     two = ran(algorithm, federation(sizes=RAGGED, order=order))
-    close(one.models[one.clusters][order], two.models[two.clusters], "models under other ids")
+    close(served(one)[order], served(two), "models under other ids")
 
 
 def clusters_are_a_partition(algorithm: Any) -> None:
@@ -133,9 +137,11 @@ def clusters_are_a_partition(algorithm: Any) -> None:
 
 def empty_cluster_keeps_its_model(algorithm: Any) -> None:
     """A cluster in which nobody trained has the model it had before the round."""
-    run = Run(algorithm, federation(), task(), RunSettings(rounds=1, per_round=1))
+    run = Run(algorithm, federation(), task_for(algorithm), RunSettings(rounds=1, per_round=1))
     run._begin()
     before = run.state.models.clone()
+    if len(before) == 1 and not has(algorithm, "k"):
+        return  # it begins with one cluster and makes others later
     clients = run.simulator.at("round", 0, ids=torch.tensor([0]))
     after, info = algorithm.round(run.state, clients)
     empty = torch.ones(len(before), dtype=torch.bool)
@@ -162,7 +168,7 @@ def missing_replies_are_normal(algorithm: Any) -> None:
     """Lost replies cost their clients' work and nothing else; if all are lost, nothing changes."""
     run = ran(algorithm, federation(), lost=0.5)
     assert bool(torch.isfinite(run.models).all()), "models are not finite after lost replies"
-    began = Run(algorithm, federation(), task(), RunSettings(rounds=1))
+    began = Run(algorithm, federation(), task_for(algorithm), RunSettings(rounds=1))
     began._begin()
     clients = began.simulator.at("round", 0)
     after, info = algorithm.round(began.state, Deaf(clients))
@@ -176,7 +182,7 @@ def steps_leave_their_inputs_alone(algorithm: Any) -> None:
     """A client step changes neither what it was sent nor the data it works on."""
     data = federation()
     x, y = data.train.x.clone(), data.train.y.clone()
-    run = Run(algorithm, data, task(), RunSettings(rounds=1))
+    run = Run(algorithm, data, task_for(algorithm), RunSettings(rounds=1))
     run._begin()
     algorithm.round(run.state, Watchful(run.simulator.at("round", 0)))
     algorithm.serve(run.state, Watchful(run.simulator.at("serve")))
@@ -186,7 +192,7 @@ def steps_leave_their_inputs_alone(algorithm: Any) -> None:
 
 def metered_bytes_are_the_declared_parts(algorithm: Any) -> None:
     """What the meter counts is what the steps' signatures declare, no more and no less."""
-    run = Run(algorithm, federation(), task(), RunSettings(rounds=1))
+    run = Run(algorithm, federation(), task_for(algorithm), RunSettings(rounds=1))
     run._begin()
     before = Counter(run.bytes.parts)
     book = Bookkeeper(run._clients("round", 0, ids=torch.arange(len(RAGGED))))
@@ -218,8 +224,14 @@ def unseen_clients_are_served(algorithm: Any) -> None:
     serving = algorithm.serve(run.state, strangers.at("serve"))
     assert torch.equal(serving.ids, strangers.ids), "a stranger is served not once"
     models = serving.models[serving.cluster]
+    cohort = strangers.cohort(strangers.ids, 0, (0,))
     if serving.adapt is not None:
-        models = serving.adapt(strangers.cohort(strangers.ids, 0, (0,)), model=models)
+        models = serving.adapt(cohort, model=models)
+    if serving.label is not None:
+        label = serving.label(cohort, models=serving.models)
+        assert label.shape == (3, 9), "not one cluster per sample"
+        inside = (label >= 0) & (label < len(serving.models))
+        assert bool(inside.all()), "a sample is in a cluster that has no model"
     assert models.shape == (3, run.task.layout.size)
     assert bool(torch.isfinite(models).all())
 
@@ -274,13 +286,22 @@ def federation(sizes: list[int] | None = None, order: Tensor | None = None) -> F
     if order is not None:
         train, test = [train[i] for i in order], [test[i] for i in order]
         cluster = cluster[order]
-    return Federation(Samples.of(train), Samples.of(test), cluster)
+    return Federation(Samples.of(train), Samples.of(test), cluster, sample_clusters=True)
 
 
 def task() -> Classification:
     """A small network in double precision, so that rounding cannot hide or feign a difference."""
     network = nn.Sequential(nn.Linear(FEATURES, 6), nn.Tanh(), nn.Linear(6, CLASSES))
     return Classification(network.double())
+
+
+def task_for(algorithm: Any) -> Task:
+    """The network above, or a point for an algorithm that finds centres."""
+    return Centre(FEATURES, dtype=torch.float64) if learns_centres(algorithm) else task()
+
+
+def learns_centres(algorithm: Any) -> bool:
+    return getattr(algorithm, "learns", "") == "centres"
 
 
 def restless_task() -> Classification:
@@ -291,16 +312,23 @@ def restless_task() -> Classification:
 
 def ran(algorithm: Any, data: Federation, **settings: Any) -> Run:
     """A short run."""
-    return simulate(algorithm, data, task(), **{"rounds": ROUNDS, **settings})
+    return simulate(algorithm, data, task_for(algorithm), **{"rounds": ROUNDS, **settings})
 
 
 def same(one: Run, two: Run, *, exactly: bool = False) -> None:
     """Two runs ended alike: clusters equal, models and numbers equal or equal to rounding."""
     assert torch.equal(one.clusters, two.clusters), "clusters differ"
+    if one.labels is not None and two.labels is not None:
+        assert torch.equal(one.labels, two.labels), "clusters of samples differ"
     if exactly:
         assert torch.equal(one.models, two.models), "models differ in some bit"
         assert one.metrics == two.metrics, "metrics differ in some bit"
     close(one.models, two.models, "models")
+
+
+def served(run: Run) -> Tensor:
+    """The model that serves each client, [m, d]."""
+    return run.models if run.serving.adapt is not None else run.models[run.clusters]
 
 
 def close(one: Tensor, two: Tensor, what: str) -> None:

@@ -1,4 +1,4 @@
-"""The command line: `coterie run | list | describe | data`."""
+"""The command line: `coterie run | compare | reproduce | list | describe | data`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options, rest = parser().parse_known_args(arguments)
         options.words = [*getattr(options, "words", []), *rest]
         strays = [word for word in rest if word.startswith("-")]
-        if strays or (rest and options.command is not run_command):
+        if strays or (rest and options.command not in (run_command, compare_command)):
             raise SettingError(f"unrecognized arguments: {' '.join(strays or rest)}")
         warnings.showwarning = show_warning
         code = int(options.command(options))
@@ -72,6 +72,27 @@ def parser() -> argparse.ArgumentParser:
     )
     run.set_defaults(command=run_command)
 
+    compare = commands.add_parser("compare", help="run several algorithms side by side")
+    compare.add_argument(
+        "words",
+        nargs="*",
+        metavar="ALGORITHMS FEDERATIONS key=value",
+        help="as in: ifca,fedavg,local rotated-digits seeds=5 ifca.k=4",
+    )
+    compare.add_argument(
+        "--format", default="markdown", help="of the table: markdown, latex or csv"
+    )
+    add_sweep_options(compare, "runs/compare-...")
+    compare.set_defaults(command=compare_command)
+
+    reproduce = commands.add_parser("reproduce", help="run a table or figure of the papers")
+    reproduce.add_argument("name", nargs="?", help="as in fpfc/table1; without it, a list of all")
+    reproduce.add_argument("--quick", action="store_true", help="in minutes, with fewer rounds")
+    reproduce.add_argument("--full", action="store_true", help="in the setting of the paper")
+    reproduce.add_argument("--seeds", type=int, default=0, metavar="N", help="in place of its own")
+    add_sweep_options(reproduce, "runs/reproduce")
+    reproduce.set_defaults(command=reproduce_command)
+
     listing = commands.add_parser("list", help="list algorithms and federations")
     listing.set_defaults(command=list_command)
 
@@ -87,14 +108,27 @@ def parser() -> argparse.ArgumentParser:
     listed = actions.add_parser("list", help="list data sets and where they are")
     listed.set_defaults(command=data_list_command)
     describe_data = actions.add_parser(
-        "describe", help="say what is in a table and what looks wrong"
+        "describe", help="say what is in a table or federation, and what looks wrong"
     )
-    describe_data.add_argument("file")
+    describe_data.add_argument("data", metavar="FILE|FEDERATION")
     describe_data.add_argument("words", nargs="*", metavar="key=value", help="client=... label=...")
     describe_data.set_defaults(command=data_describe_command)
     path = actions.add_parser("path", help="print where data are looked for")
     path.set_defaults(command=data_path_command)
     return top
+
+
+def add_sweep_options(command: argparse.ArgumentParser, folder: str) -> None:
+    """Options of the commands that do many runs."""
+    command.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help=f"the folder of the runs (default: {folder}); what is there is not run again",
+    )
+    command.add_argument(
+        "--workers", type=int, default=0, metavar="N", help="runs at a time (default: one per core)"
+    )
 
 
 def run_command(options: argparse.Namespace) -> int:
@@ -122,7 +156,7 @@ def run_command(options: argparse.Namespace) -> int:
     )
     try:
         with progress:
-            run.complete(progress.on_round)
+            run.complete(progress.on_round, progress.on_reply)
     except KeyboardInterrupt:
         print(
             f"coterie: interrupted; the checkpoint holds {run.saved} rounds; "
@@ -138,6 +172,74 @@ def run_command(options: argparse.Namespace) -> int:
         print(to_json(run.result))
     else:
         print(summary(run))
+    return 0
+
+
+def compare_command(options: argparse.Namespace) -> int:
+    from coterie.experiment import compare
+    from coterie.experiment.progress import SweepProgress
+    from coterie.experiment.sweep import sweep
+
+    comparison = compare.Comparison.of(options.words)
+    formats = [*compare.FORMATS, "csv"]
+    if options.format not in formats:
+        raise SettingError(f"--format must be one of {', '.join(formats)}, got {options.format}")
+    place = options.out or new_folder("compare", "-".join(comparison.algorithms))
+    try:
+        with SweepProgress("compare") as progress:
+            results = sweep(
+                comparison.jobs(place), workers=options.workers, tell=progress.on_rounds
+            )
+    except KeyboardInterrupt:
+        again = shlex.join(["coterie", "compare", *options.words, "--out", str(place)])
+        print(f"coterie: interrupted; continue with: {again}", file=sys.stderr)
+        return INTERRUPTED
+    outcome = compare.Outcome(comparison, results)
+    if options.format == "csv":
+        print(outcome.csv())
+        return 0
+    for federation in comparison.federations:
+        print(f"{federation}, {len(comparison.seeds)} seeds, mean ± standard deviation\n")
+        print(compare.FORMATS[options.format](*outcome.table(federation)) + "\n")
+    print(f"The runs are in {place}")
+    return 0
+
+
+def reproduce_command(options: argparse.Namespace) -> int:
+    from coterie.experiment import compare, recipes
+    from coterie.experiment.progress import SweepProgress
+    from coterie.experiment.sweep import sweep
+
+    if options.name is None:
+        print(recipes.listing())
+        return 0
+    if options.quick and options.full:
+        raise SettingError("a recipe is run --quick or --full, not both")
+    recipe = recipes.recipe(options.name)
+    mode = "full" if options.full else "quick"
+    seeds = options.seeds or (recipe.seeds if mode == "full" else 1)
+    if seeds < 1:
+        raise SettingError(f"--seeds must be at least 1, got {seeds}")
+    place = options.out or Path("runs") / "reproduce"
+    print(
+        f"{recipe.item} of {recipe.paper}\n{recipe.title}\n"
+        f"{mode}: about {recipe.minutes[mode]:g} minutes on two cores",
+        file=sys.stderr,
+    )
+    jobs = recipe.jobs(mode, seeds, place)
+    try:
+        with SweepProgress(recipe.name) as progress:
+            results = sweep(jobs, workers=options.workers, tell=progress.on_rounds)
+    except KeyboardInterrupt:
+        print("coterie: interrupted; the same command continues", file=sys.stderr)
+        return INTERRUPTED
+    numbers = recipe.numbers(mode, seeds, results)
+    head, rows, orders = recipe.verdicts(numbers)
+    print(compare.markdown(head, rows))
+    print("\n".join(orders))
+    if recipe.notes:
+        print("\n" + recipe.notes.strip())
+    print(f"\nWritten to {recipe.keep(mode, seeds, numbers)}; the runs are in {place}")
     return 0
 
 
@@ -171,11 +273,9 @@ def data_list_command(options: argparse.Namespace) -> int:
 
 
 def data_describe_command(options: argparse.Namespace) -> int:
-    from coterie.data.tables import Table
-    from coterie.data.tables.describe import described
-    from coterie.experiment.settings import make, parse
+    from coterie.experiment.catalogue import described_data
 
-    print(described(make(Table, parse([f"path={options.file}", *options.words], [Table]))))
+    print(described_data(options.data, options.words))
     return 0
 
 

@@ -45,13 +45,13 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode())
 
 
-def to_json(content: Any) -> str:
+def to_json(content: Any, indent: int | None = None) -> str:
     """Content as JSON, which has no word for numbers that are not finite: they become null.
 
     >>> to_json({"loss": float("nan"), "k": [1, float("inf")]})
     '{"loss": null, "k": [1, null]}'
     """
-    return json.dumps(without_infinities(content), allow_nan=False)
+    return json.dumps(without_infinities(content), allow_nan=False, indent=indent)
 
 
 def without_infinities(content: Any) -> Any:

@@ -163,3 +163,26 @@ def test_memory_is_each_clients_own():
     cohort.keep("model", torch.arange(6.0).view(3, 2))
     assert cohort.recall("model").tolist() == [[0, 1], [2, 3], [4, 5]]
     assert cohort.remembers("model").all()
+
+
+def test_a_pull_may_have_its_own_strength_for_every_coordinate():
+    for module in (
+        nn.Linear(2, 1, bias=False),
+        nn.Sequential(nn.Unflatten(1, (2,)), nn.Linear(2, 1, bias=False)),
+    ):
+        clients = [(torch.zeros(1, 2), torch.zeros(1))]  # the loss is flat: only the pull moves
+        cohort = Simulator(Samples.of(clients), Regression(module)).cohort(torch.arange(1), 0, (0,))
+        anchor, pull = torch.tensor([[1.0, 1.0]]), torch.tensor([0.0, 2.0])
+        end = cohort.descend(torch.zeros(1, 2), lr=0.25, steps=1, pull=pull, anchor=anchor)
+        assert end.tolist() == [[0.0, 0.5]]
+
+
+def test_a_split_holds_every_sample_once_and_the_same_ones_every_time():
+    cohort = cohort_of(nn.Linear(1, 1, bias=False), [10, 3, 1])
+    parts = cohort.split(0.8)
+    assert [part.size.tolist() for part in parts] == [[8, 2, 1], [2, 1, 1]]
+    kept, held = ([x.flatten().tolist() for x, _ in part] for part in parts)
+    for i, size in enumerate([10, 3]):
+        assert sorted(kept[i] + held[i]) == list(range(1, size + 1))
+    assert kept[2] == held[2] == [1.0]  # the only sample of a client is in both
+    assert [x.flatten().tolist() for x, _ in cohort.split(0.8)[1]] == held

@@ -4,6 +4,7 @@ import torch
 
 from coterie import Federation
 from coterie.core.errors import DataError
+from coterie.data import Samples
 
 
 def test_arrays_and_tensors_are_taken_as_they_are():
@@ -52,6 +53,13 @@ def test_arrays_and_tensors_are_taken_as_they_are():
 def test_data_that_no_model_could_learn_from_are_refused(clients, sentence):
     with pytest.raises(DataError, match=sentence):
         Federation.from_clients(clients)
+
+
+def test_names_are_given_for_all_clients_or_for_none():
+    samples = Samples.of([(np.zeros((2, 3)), np.zeros(2))] * 3)
+    assert Federation(samples, clients=("a", "b", "c")).clients == ("a", "b", "c")
+    with pytest.raises(DataError, match="names are given for 2 of 3 clients"):
+        Federation(samples, clients=("a", "b"))
 
 
 def test_a_test_part_must_belong_to_the_clients_or_be_unseen():

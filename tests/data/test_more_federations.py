@@ -1,6 +1,8 @@
 """Federations whose sources are large, on small stand-ins in the same form."""
 
 import itertools
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,7 +12,8 @@ import torch
 import coterie
 from coterie import IFCA
 from coterie.core.errors import SettingError
-from coterie.data import FEDERATIONS, sources
+from coterie.data import FEDERATIONS, sources, synthetic
+from coterie.data.federation import Samples, split_parts
 
 
 @pytest.fixture
@@ -38,10 +41,14 @@ def small_sources(monkeypatch):
         labels=labels,
         writer=torch.arange(600) // 60,
         split=torch.arange(600) % 10 // 9,
+        writers=tuple(f"f{i:04d}_{i}" for i in range(10)),
     )
     faces = torch.randint(256, (40, 84, 84, 3)).byte()
     celeba = SimpleNamespace(
-        images=faces, smiling=torch.arange(40) % 2, person=torch.arange(40) // 8
+        images=faces,
+        smiling=torch.arange(40) % 2,
+        person=torch.arange(40) // 8,
+        people=("2", "3", "5", "8", "13"),
     )
     monkeypatch.setattr(sources, "mnist", grey)
     monkeypatch.setattr(sources, "fashion_mnist", grey)
@@ -160,6 +167,20 @@ def test_gaussian_clusters_have_unit_deviation_around_centres_on_a_grid():
         assert ((x.mean(0) / 5).round() * 5 - x.mean(0)).abs().max() < 0.3
 
 
+@pytest.mark.parametrize(
+    ("name", "settings", "names"),
+    [
+        ("mnist-writers", {}, [str(100 + i) for i in range(50)]),
+        ("femnist", {}, [f"f{i:04d}_{i}" for i in range(10)]),
+        ("femnist", {"train_share": 0.0}, [f"f{i:04d}_{i}" for i in range(10)]),
+        ("celeba", {"people": 3}, ["2", "3", "5"]),
+    ],
+)
+def test_clients_that_are_people_have_their_names(small_sources, name, settings, names):
+    federation, _ = coterie.load(name, **settings)
+    assert list(federation.clients) == names
+
+
 def test_fpfc_sizes_are_heavy_tailed_and_capped():
     free, capped = (coterie.load("fpfc-synthetic", clients=300, most=most)[0] for most in (0, 500))
     sizes = [f.train.sizes + f.test.sizes for f in (free, capped)]
@@ -167,6 +188,44 @@ def test_fpfc_sizes_are_heavy_tailed_and_capped():
     assert sizes[1].max() == 500
     assert sizes[0].min() >= 250
     assert bool((sizes[0] % 5 == 0).all())
+
+
+def test_rows_drawn_in_pieces_are_split_as_rows_that_are_there_at_once():
+    sizes = np.array([7, 2, 11])
+    x = np.arange(20 * synthetic.FEATURES, dtype=np.float32).reshape(20, -1)
+    y = np.arange(20)
+    pieces = [(0, 0, 7), (1, 7, 9), (2, 9, 13), (2, 13, 17), (2, 17, 20)]
+    drawn = ((i, x[begin:end], y[begin:end]) for i, begin, end in pieces)
+    found = synthetic.gathered(sizes, drawn, 0.8, 5)
+    parts = split_parts(torch.arange(20).split(sizes.tolist()), 0.8, 5)
+    for samples, part in zip(found, parts, strict=True):
+        expected = Samples.picked(torch.from_numpy(x), torch.from_numpy(y), part)
+        assert torch.equal(samples.x, expected.x)
+        assert torch.equal(samples.y, expected.y)
+        assert torch.equal(samples.offsets, expected.offsets)
+
+
+HEAVY = """
+import resource
+import coterie
+
+def most():  # KiB held at once so far
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+before = most()
+federation, task = coterie.load("fpfc-synthetic", clients=400, most=0, seed=0)
+coterie.simulate(coterie.FedAvg(steps=1), federation, task, rounds=1)
+data = sum(p.x.nbytes + p.y.nbytes for p in (federation.train, federation.test)) / 1024
+print((most() - before) / data)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="peak memory is counted in KiB on Linux only")
+def test_a_heavy_tailed_federation_takes_no_more_than_twice_its_data():
+    # 289 MiB, a client of half a million rows among them.
+    answer = subprocess.run([sys.executable, "-c", HEAVY], capture_output=True, text=True)
+    assert answer.returncode == 0, answer.stderr
+    assert float(answer.stdout) < 2
 
 
 def test_the_clusters_of_fpfc_disagree_about_labels_but_each_is_learnable():

@@ -31,7 +31,7 @@ def test_neighbours_of_equal_size_are_not_copied():
     assert rows.x[:, :, 0].tolist() == [[1, 1], [2, 2]]
 
 
-def test_heavy_tailed_clients_are_not_padded_beyond_twice_their_data():
+def test_heavy_tailed_clients_are_hardly_padded():
     """n_i = 5 (int(lognormal(4, 2)) + 50), as in the FPFC paper."""
     rng = np.random.default_rng(0)
     sizes = 5 * (rng.lognormal(4, 2, size=1000).astype(int) + 50)
@@ -39,7 +39,7 @@ def test_heavy_tailed_clients_are_not_padded_beyond_twice_their_data():
     samples = Samples(torch.zeros(int(offsets[-1]), 60), torch.zeros(int(offsets[-1])), offsets)
     many = Simulator(samples, Regression(nn.Linear(60, 1)))
     padded = [len(ids) * int(samples.sizes[ids].max()) for ids in many.chunks(many.ids)]
-    assert sum(padded) < 2 * sizes.sum()
+    assert sum(padded) < 1.3 * sizes.sum()
     assert max(padded) * 60 * 4 <= max(64 * 2**20, sizes.max() * 60 * 4)
     assert sum(len(ids) for ids in many.chunks(many.ids)) == 1000
     assert len(padded) < 100

@@ -7,7 +7,7 @@ from coterie import Regression
 from coterie.core.clients import Each, on_client
 from coterie.data.federation import Samples
 from coterie.engine.simulator import Simulator
-from coterie.engine.wrappers import Bytes, Lossy, Metered
+from coterie.engine.wrappers import Bytes, Lossy, Metered, Watched
 from coterie.vectors.folds import ByCluster
 
 
@@ -54,6 +54,15 @@ def test_lost_replies_are_not_folded_and_not_counted():
     assert len(up.cluster) == len(ids)
     assert count.table()["Echo.step"]["up"]["model"] == len(ids) * 16
     assert count.table()["Echo.step"]["down"]["model"] == 200 * 16
+
+
+def test_replies_are_told_of_as_chunks_come_in():
+    told: list[int] = []
+    watched = Watched(clients(m=5, chunk=2), told.append)
+    watched.run(Echo().step, model=torch.zeros(4))
+    assert told == [2, 2, 1]
+    watched.only(torch.tensor([1, 3, 4])).run(Echo().step, model=torch.zeros(4))
+    assert told == [2, 2, 1, 2, 1]
 
 
 def test_who_is_lost_depends_on_round_and_client_but_not_on_chunks():

@@ -10,6 +10,8 @@ from torch import nn
 import coterie
 from coterie import IFCA, CoterieWarning, FedAvg, Federation, Local, Oracle, Regression
 from coterie.core.errors import CheckpointError, CoterieError, DataError, SettingError
+from coterie.experiment.run import Run
+from coterie.experiment.settings import RunSettings
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +52,18 @@ def test_each_round_draws_its_clients_anew(digits):
 
     coterie.simulate(Noting(), *digits, rounds=6, per_round=3)
     assert len(seen) > 3
+
+
+def test_replies_are_told_from_the_start_on(digits):
+    federation, task = digits
+    run = Run(IFCA(k=2, start="farthest"), federation, task, RunSettings(rounds=2))
+    told: list[tuple[int, int]] = []
+    run.complete(on_reply=lambda *news: told.append(news))
+    phases = [[count for phase, count in told if phase == number] for number in range(3)]
+    assert [phase for phase, _ in told] == sorted(phase for phase, _ in told)
+    assert phases[0][-1] > 8  # all clients judge two models, and two train one
+    assert phases[1][-1] == phases[2][-1] == 8
+    assert all(counts == sorted(counts) for counts in phases)
 
 
 def test_more_clients_per_round_than_there_are_is_refused(digits):

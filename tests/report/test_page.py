@@ -1,5 +1,6 @@
 """The page of a run: what it shows, what it never does, and what it lives without."""
 
+import html
 import json
 import math
 import re
@@ -194,6 +195,28 @@ def test_test_clients_have_their_own_tables(make_run: MakeRun) -> None:
     assert "Test clients by found cluster and true cluster" in page.text
     assert [table["name"] for table in page.data["tables"]] == ["Training clients", "Test clients"]
     assert page.data["tables"][1]["columns"][0]["values"][0] == 80
+
+
+def test_clients_that_have_names_are_called_by_them(make_run: MakeRun) -> None:
+    folder = make_run()
+    content = json.loads((folder / "clients.json").read_text())
+    content["clients"]["name"] = [HOSTILE, *(f"hospital {i}" for i in range(1, 80))]
+    (folder / "clients.json").write_text(json.dumps(content))
+    data = Elements(render(folder)).data
+    assert [c["key"] for c in data["tables"][0]["columns"]][:2] == ["name", "client"]
+    assert data["tables"][0]["columns"][0]["values"][:2] == [HOSTILE, "hospital 1"]
+    trace = next(t for t in data["figures"]["map_found"]["data"] if t["name"] == "cluster 2")
+    assert trace["hovertemplate"].startswith("name %{customdata[0]}<br>client %{customdata[1]}<br>")
+    assert trace["customdata"][0][:2] == ["hospital 1", "1"]
+    hover = [row[0] for t in data["figures"]["map_found"]["data"] for row in t["customdata"]]
+    assert html.escape(HOSTILE) in hover
+    assert HOSTILE not in hover
+
+
+def test_clients_without_names_have_numbers_only(make_run: MakeRun) -> None:
+    data = Elements(render(make_run())).data
+    assert data["tables"][0]["columns"][0]["key"] == "client"
+    assert "name" not in data["figures"]["map_found"]["data"][0]["hovertemplate"]
 
 
 def test_own_models_are_said_and_not_drawn(make_run: MakeRun) -> None:

@@ -92,13 +92,17 @@ class Serving(NamedTuple):
 
     Client `ids[a]` uses `models[cluster[a]]`; with `adapt`, a client step
     `adapt(cohort, model) -> [m, d]`, it first makes a model of its own from it, on its own data and
-    memory, and that model does not leave it.
+    memory, and that model does not leave it. With `label`, a client step
+    `label(cohort, models) -> [m, n]`, every sample has a model of its own choice instead: the step
+    says which, and that does not leave the client either. `cluster` is then where most of the
+    client is.
     """
 
     models: Tensor  # [k, d]
     ids: Tensor  # [a]
     cluster: Tensor  # [a]
     adapt: Callable[..., Tensor] | None = None
+    label: Callable[..., Tensor] | None = None
 
 
 class Algorithm(Protocol[State]):

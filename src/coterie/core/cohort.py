@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from coterie.core import seeds
 from coterie.core.task import Task
@@ -33,7 +33,7 @@ class Descent(NamedTuple):
     batches: list[Tensor] | None  # m of [steps, b]: the rows of each step, -1 for none; None: all
     seeds: list[int]  # [m] for networks that draw, as dropout does
     only: Tensor | None  # [d] the coordinates that move; None: all
-    pull: float  # strength of the pull towards the anchor
+    pull: Tensor | None  # [d] strength of the pull towards the anchor; None: no pull
     anchor: Tensor | None  # [m, d]
     weight_decay: float  # strength of the pull towards zero
 
@@ -116,15 +116,12 @@ class Cohort:
         address = self._next_address()
         rows, sizes = self._rows, self._rows.size.tolist()
         if batch and any(batch < size for size in sizes):
-            picks = torch.stack(
+            rows = self._picked(
                 [
                     shuffled_batches(size, batch, 1, seeds.generator(*address, i, "batches"))[0]
                     for size, i in zip(sizes, self.ids.tolist(), strict=True)
                 ]
             )
-            client = torch.arange(len(self))[:, None]
-            chosen = picks.clamp_min(0)  # rows that are not there lie last, behind the size
-            rows = Rows(rows.x[client, chosen], rows.y[client, chosen], (picks >= 0).sum(1))
         gradient = self._kernel.gradient(model, rows, self._noise(address))
         if weight_decay:
             width = self.task.layout.trained_size
@@ -145,7 +142,7 @@ class Cohort:
         epochs: int = 0,
         batch: int = 0,
         only: Tensor | None = None,
-        pull: float = 0.0,
+        pull: float | Tensor = 0.0,
         anchor: Tensor | None = None,
         weight_decay: float = 0.0,
     ) -> Tensor:
@@ -154,7 +151,8 @@ class Cohort:
         `batch` samples make one gradient (0: all of them), drawn without replacement, the last
         batch of a pass being the smaller one. Either `steps` gradient steps are made, through as
         many passes as that takes, or `epochs` whole passes. `only` [d] names the coordinates that
-        move. The objective may carry pull/2 |w - anchor|^2 and weight_decay/2 |w|^2.
+        move. The objective may carry pull/2 |w - anchor|^2, with one strength for all coordinates
+        or one for each [d], and weight_decay/2 |w|^2.
         """
         assert (steps > 0) != (epochs > 0), "give either steps or epochs"
         address = self._next_address()
@@ -167,9 +165,55 @@ class Cohort:
                 shuffled_batches(size, batch, count, seeds.generator(*address, i, "batches"))
                 for size, count, i in zip(sizes, counts, self.ids.tolist(), strict=True)
             ]
+        strength = None
+        if anchor is not None:
+            strength = torch.as_tensor(pull, dtype=start.dtype).expand(start.shape[1])
         noise = self._noise(address)
-        descent = Descent(lr, counts, batches, noise, only, pull, anchor, weight_decay)
+        descent = Descent(lr, counts, batches, noise, only, strength, anchor, weight_decay)
         return self._kernel.descend(start, self._rows, descent)
+
+    def split(self, share: float) -> tuple[Cohort, Cohort]:
+        """The same clients with `share` of their samples, and with the rest, which is held out.
+
+        A client's two parts are the same whenever it is asked, whatever its id, and both have a
+        sample; the only sample of a client is in both.
+        """
+        kept, held = [], []
+        for size in self.size.tolist():
+            order = torch.randperm(size, generator=seeds.generator(self._address[0], "hold", size))
+            cut = max(1, min(int(share * size), size - 1))
+            kept.append(order[:cut])
+            held.append(order[min(cut, size - 1) :])
+        return self._with(kept, "kept"), self._with(held, "held")
+
+    def among(self, chosen: Tensor) -> Cohort:
+        """The same clients with those of their samples that `chosen` [m, n] names.
+
+        A client may be left without any; it scores 0 and has a loss of infinity there.
+        """
+        rows = zip(chosen, self.size.tolist(), strict=True)
+        return self._with([torch.nonzero(row[:size]).flatten() for row, size in rows], "among")
+
+    def _with(self, picks: list[Tensor], part: str) -> Cohort:
+        """The same clients with some of their samples only."""
+        rows, address = self._picked(picks), (*self._address, part)
+        return Cohort(
+            self.ids,
+            rows,
+            self.task,
+            self._kernel,
+            self._memory,
+            round=self.round,
+            address=address,
+        )
+
+    def _picked(self, picks: list[Tensor]) -> Rows:
+        """The rows `picks[i]` of each client i, those that are -1 not counting."""
+        chosen = nn.utils.rnn.pad_sequence(picks, batch_first=True, padding_value=-1)  # [m, b]
+        client = torch.arange(len(self))[:, None]
+        place = chosen.clamp_min(0)  # rows that are not there lie last, behind the size
+        x, y = self._rows.x[client, place], self._rows.y[client, place]
+        return Rows(x, y, (chosen >= 0).sum(1))
 
     def _next_address(self) -> tuple[int | str, ...]:
         """Where the randomness of the next piece of work begins."""

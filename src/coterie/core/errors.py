@@ -86,6 +86,15 @@ def above(owner: object, name: str, bound: float) -> None:
         )
 
 
+def between(owner: object, name: str, low: float, high: float) -> None:
+    """Refuse a setting that does not lie between two bounds, which it may not reach."""
+    value = number(owner, name)
+    if not low < value < high:
+        raise SettingError(
+            f"`{name}` of {type(owner).__name__} must lie between {low:g} and {high:g}, got {value}"
+        )
+
+
 def one_of(owner: object, name: str, choices: Iterable[str]) -> None:
     """Refuse a setting that is none of `choices`."""
     value, choices = getattr(owner, name), list(choices)

@@ -39,11 +39,14 @@ class LocalWork:
         start: Tensor,
         *,
         only: Tensor | None = None,
+        pull: float | Tensor = 0.0,
+        anchor: Tensor | None = None,
         round: int | None = None,
     ) -> Tensor:
         """Each client's model [m, d] after local training from its row of `start` [m, d].
 
-        The step size is that of the cohort's round, or of another `round`.
+        The step size is that of the cohort's round, or of another `round`. `only`, `pull` and
+        `anchor` are those of `Cohort.descend`.
         """
         return cohort.descend(
             start,
@@ -53,4 +56,6 @@ class LocalWork:
             batch=self.batch,
             weight_decay=self.weight_decay,
             only=only,
+            pull=pull,
+            anchor=anchor,
         )

@@ -111,6 +111,7 @@ class Federation:
     test_cluster: Tensor | None = None  # [test clients] their true clusters, if unseen
     truth: Tensor | None = None  # [groups, d] true parameters, for synthetic data
     noise: float | None = None  # standard deviation of the noise, for synthetic data
+    sample_clusters: bool = False  # labels are the true clusters of samples, to score by
     name: str = "own data"
     clients: tuple[str, ...] = ()  # names of the clients, where they have any
     features: tuple[str, ...] = ()  # names of the features
@@ -129,6 +130,8 @@ class Federation:
                 f"true clusters are given for {len(self.test_cluster)} test clients, but there are "
                 f"{0 if self.test is None else len(self.test)}"
             )
+        if self.clients and len(self.clients) != len(self.train):
+            raise DataError(f"names are given for {len(self.clients)} of {len(self.train)} clients")
         if self.cluster is not None and len(self.cluster) != len(self.train):
             raise DataError(
                 f"true clusters are given for {len(self.cluster)} of {len(self.train)} clients"
@@ -246,11 +249,20 @@ def split_parts(
     """
     train, test = [], []
     for i, rows in enumerate(parts):
-        order = torch.randperm(len(rows), generator=seeds.generator(seed, "split", i))
-        cut = min(max(int(len(rows) * share), 1), len(rows) - 1)
+        order, cut = split_order(len(rows), seed, i), split_cut(len(rows), share)
         train.append(rows[order[:cut]])
         test.append(rows[order[cut:]])
     return train, test
+
+
+def split_order(rows: int, seed: int, client: int) -> Tensor:
+    """The order in which a client's rows are dealt out, first those it trains on, [rows]."""
+    return torch.randperm(rows, generator=seeds.generator(seed, "split", client))
+
+
+def split_cut(rows: int, share: float) -> int:
+    """How many of a client's rows are trained on."""
+    return min(max(int(rows * share), 1), rows - 1)
 
 
 def check_share(settings: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,11 +11,14 @@ import torch
 
 from coterie.core import seeds
 from coterie.core.errors import at_least, at_least_as_many
-from coterie.data.federation import Federation, Samples, check_share, split_parts
+from coterie.data.federation import Federation, Samples, check_share, split_cut, split_order
 from coterie.models import linear
 from coterie.tasks import Classification
 
 FEATURES, CLASSES = 60, 10
+PIECE = 16_384  # rows that are drawn at once, so that a client of half a million takes no room
+
+Drawn = Iterator[tuple[int, np.ndarray, np.ndarray]]  # client, features [n, 60], labels [n]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,13 +50,16 @@ class FpfcSynthetic:
         mean = rng.normal(size=self.groups)
         weight = rng.normal(mean[:, None, None], 1, (self.groups, CLASSES, FEATURES))
         bias = rng.normal(mean[:, None], 1, (self.groups, CLASSES))
-        x, y = [], []
-        for n, c in zip(sizes, cluster, strict=True):
-            features = rng.random((n, FEATURES), dtype=np.float32)
-            noise = rng.normal(0, 0.5, (n, CLASSES))
-            x.append(features)
-            y.append((features @ weight[c].T + bias[c] + noise).argmax(1))
-        return gathered(x, y, self.train_share, seed, torch.from_numpy(cluster), "fpfc-synthetic")
+
+        def drawn() -> Drawn:
+            for i, c in enumerate(cluster):
+                for n in pieces(sizes[i]):
+                    features = rng.random((n, FEATURES), dtype=np.float32)
+                    noise = rng.normal(0, 0.5, (n, CLASSES))
+                    yield i, features, (features @ weight[c].T + bias[c] + noise).argmax(1)
+
+        train, test = gathered(sizes, drawn(), self.train_share, seed)
+        return Federation(train, test, torch.from_numpy(cluster), name="fpfc-synthetic")
 
     def task(self, federation: Federation) -> Classification:
         return Classification(linear(FEATURES, CLASSES))
@@ -86,15 +93,18 @@ class LeafSynthetic:
         rng = np.random.default_rng(seeds.derive(seed, "leaf-synthetic"))
         sizes = capped(heavy_tailed(rng, self.clients), self.most)
         deviation = np.arange(1, FEATURES + 1) ** -0.6  # the root of j^-1.2
-        x, y = [], []
-        for n in sizes:
-            u = rng.normal(0, self.spread_models**0.5)
-            weight, bias = rng.normal(u, 1, (CLASSES, FEATURES)), rng.normal(u, 1, CLASSES)
-            centre = rng.normal(rng.normal(0, self.spread_features**0.5), 1, FEATURES)
-            features = (centre + deviation * rng.normal(size=(n, FEATURES))).astype(np.float32)
-            x.append(features)
-            y.append((features @ weight.T + bias).argmax(1))
-        return gathered(x, y, self.train_share, seed, None, "leaf-synthetic")
+
+        def drawn() -> Drawn:
+            for i, size in enumerate(sizes):
+                u = rng.normal(0, self.spread_models**0.5)
+                weight, bias = rng.normal(u, 1, (CLASSES, FEATURES)), rng.normal(u, 1, CLASSES)
+                centre = rng.normal(rng.normal(0, self.spread_features**0.5), 1, FEATURES)
+                for n in pieces(size):
+                    noise = rng.normal(size=(n, FEATURES))
+                    features = (centre + deviation * noise).astype(np.float32)
+                    yield i, features, (features @ weight.T + bias).argmax(1)
+
+        return Federation(*gathered(sizes, drawn(), self.train_share, seed), name="leaf-synthetic")
 
     def task(self, federation: Federation) -> Classification:
         return Classification(linear(FEATURES, CLASSES))
@@ -110,21 +120,39 @@ def capped(sizes: np.ndarray, most: int) -> np.ndarray:
     return np.minimum(sizes, most) if most else sizes
 
 
-def gathered(
-    x: list[np.ndarray],
-    y: list[np.ndarray],
-    share: float,
-    seed: int,
-    cluster: torch.Tensor | None,
-    name: str,
-) -> Federation:
-    """Clients' arrays as a federation, each client split into a training and a test part."""
-    features, labels = torch.from_numpy(np.concatenate(x)), torch.from_numpy(np.concatenate(y))
-    parts = list(torch.arange(len(labels)).split([len(each) for each in y]))
-    train, test = split_parts(parts, share, seed)
-    return Federation(
-        Samples.picked(features, labels, train),
-        Samples.picked(features, labels, test),
-        cluster,
-        name=name,
-    )
+def pieces(size: int) -> list[int]:
+    """A client's rows in pieces that are drawn one after another.
+
+    >>> pieces(40_000)
+    [16384, 16384, 7232]
+    """
+    return [min(PIECE, size - begin) for begin in range(0, size, PIECE)]
+
+
+def gathered(sizes: np.ndarray, drawn: Drawn, share: float, seed: int) -> tuple[Samples, Samples]:
+    """What clients draw, piece by piece, written to its place in the training or the test part.
+
+    The split is that of `split_parts`; nothing is held twice but the piece at hand.
+    """
+    cuts = np.array([split_cut(size, share) for size in sizes.tolist()])
+    train, test = blank(cuts), blank(sizes - cuts)
+    last, done = -1, 0
+    for i, features, labels in drawn:
+        if i != last:
+            last, done = i, 0
+            place = split_order(int(sizes[i]), seed, i).argsort()  # of each row, training first
+        where = place[done : done + len(labels)]
+        done += len(labels)
+        trained = where < cuts[i]
+        x, y = torch.from_numpy(features), torch.from_numpy(labels)
+        for part, mine, shift in ((train, trained, 0), (test, ~trained, int(cuts[i]))):
+            rows = part.offsets[i] + where[mine] - shift
+            part.x[rows], part.y[rows] = x[mine], y[mine]
+    return train, test
+
+
+def blank(sizes: np.ndarray) -> Samples:
+    """Room for the samples of clients of these sizes."""
+    offsets = torch.from_numpy(np.concatenate([[0], np.cumsum(sizes)]))
+    rows = int(offsets[-1])
+    return Samples(torch.empty(rows, FEATURES), torch.empty(rows, dtype=torch.long), offsets)

@@ -116,19 +116,27 @@ class MnistDigits:
 
 @dataclass(frozen=True, kw_only=True)
 class MnistDigitRotations:
-    """MNIST turned by 0, 90, 180 or 270 degrees, the angle being the true cluster of a sample."""
+    """A digit turned by 0, 90, 180 or 270 degrees, the angle being the true cluster of a sample."""
 
     clients: int = 4  # clients
     samples: int = 1000  # samples of each client
     heterogeneity: float = 0.0  # p: share of a client's samples that come from its home cluster
+    digit: int = 2  # the digit, in the paper 2, 3, 4 or 5; -1: all ten mixed
 
     suggests: ClassVar[dict[str, Any]] = {"k": 4}
 
     def __post_init__(self) -> None:
         check_unlabelled(self)
+        at_least(self, "digit", -1)
+        if self.digit > 9:
+            raise SettingError(
+                f"`digit` of MnistDigitRotations must be at most 9, got {self.digit}"
+            )
 
     def build(self, seed: int) -> Federation:
-        images, _ = sources.mnist("train")
+        images, digits = sources.mnist("train")
+        if self.digit >= 0:
+            images = images[digits == self.digit]
         generator = seeds.generator(seed, "mnist-digit-rotations")
         label = homes(self.clients, self.samples, 4, self.heterogeneity, generator)
         order = torch.randperm(len(images), generator=generator)
@@ -181,4 +189,4 @@ def taken(pools: list[Tensor], label: Tensor, generator: torch.Generator) -> Ten
 def unlabelled(x: Tensor, label: Tensor, clients: int, name: str) -> Federation:
     """A federation whose labels are the true clusters of samples; there is no test part."""
     offsets = torch.arange(clients + 1) * (len(label) // clients)
-    return Federation(Samples(x, label, offsets), name=name)
+    return Federation(Samples(x, label, offsets), sample_clusters=True, name=name)

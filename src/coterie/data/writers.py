@@ -44,6 +44,7 @@ class MnistWriters:
             Samples.picked(images, labels, test),
             cluster,
             name="mnist-writers",
+            clients=tuple(str(int(writer[rows[0]])) for rows in parts),
         )
 
     def task(self, federation: Federation) -> Classification:
@@ -91,6 +92,7 @@ class Femnist:
             Samples.picked(data.images, data.labels, train),
             Samples.picked(data.images, data.labels, test),
             name="femnist",
+            clients=tuple(data.writers[data.writer[rows[0]]] for rows in train),
         )
 
     def task(self, federation: Federation) -> Classification:
@@ -131,6 +133,7 @@ class Celeba:
             Samples.picked(data.images, data.smiling, train),
             Samples.picked(data.images, data.smiling, test),
             name="celeba",
+            clients=tuple(data.people[data.person[rows[0]]] for rows in parts),
         )
 
     def task(self, federation: Federation) -> Classification:

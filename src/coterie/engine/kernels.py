@@ -80,7 +80,9 @@ class PerClient:
     def _descend_one(self, model: Tensor, x: Tensor, y: Tensor, i: int, descent: Descent) -> Tensor:
         trained, carried = self._open(model)
         layout = self.task.layout
-        pull_to = None if descent.anchor is None else layout.unflatten(descent.anchor[i])
+        anchor = pull = None
+        if descent.anchor is not None and descent.pull is not None:
+            anchor, pull = layout.unflatten(descent.anchor[i]), layout.unflatten(descent.pull)
         moves = None if descent.only is None else layout.unflatten(descent.only.to(model.dtype))
         for step in range(descent.steps[i]):
             batch: slice | Tensor = slice(None)
@@ -90,8 +92,8 @@ class PerClient:
             gradients = self._gradients(trained, carried, x[batch], y[batch])
             with torch.no_grad():
                 for (name, weight), gradient in zip(trained.items(), gradients, strict=True):
-                    if pull_to is not None:
-                        gradient = gradient + descent.pull * (weight - pull_to[name])
+                    if anchor is not None and pull is not None:
+                        gradient = gradient + pull[name] * (weight - anchor[name])
                     if descent.weight_decay:
                         gradient = gradient + descent.weight_decay * weight
                     if moves is not None:
@@ -230,6 +232,7 @@ class Batched:
         x, y = rows.x, rows.y
         now = [piece.clone() for piece in weights]
         anchor = None if descent.anchor is None else self._split(descent.anchor)
+        pull = None if descent.pull is None else self._split(descent.pull[None])
         moves = None if descent.only is None else self._split(descent.only[None].to(dtype))
         for step in range(int(steps.max())):
             if batches is not None:
@@ -239,8 +242,8 @@ class Batched:
                 x, y = rows.x[client, row.clamp_min(0)], rows.y[client, row.clamp_min(0)]
             gradients = self._gradients(now, x, y, weight)
             for j, gradient in enumerate(gradients):
-                if anchor is not None:
-                    gradient = gradient + descent.pull * (now[j] - anchor[j])
+                if anchor is not None and pull is not None:
+                    gradient = gradient + pull[j] * (now[j] - anchor[j])
                 if descent.weight_decay:
                     gradient = gradient + descent.weight_decay * now[j]
                 if moves is not None:

@@ -23,6 +23,9 @@ CHUNK_BYTES = 16 * 2**20
 # What the padded samples of a chunk may occupy, unless a single client already has more.
 CHUNK_DATA_BYTES = 64 * 2**20
 LARGEST_CHUNK = 256
+# Padding may take this share of a chunk's own samples, or as many numbers as this.
+PADDING_SHARE = 0.25
+PADDING_NUMBERS = 2**16
 
 
 class ClientMemory:
@@ -102,14 +105,17 @@ class Simulator:
     def places(self, sizes: Tensor) -> Iterator[Tensor]:
         """The places of clients with so many samples in their list [m], chunk by chunk."""
         sizes, order = sizes.sort(stable=True)
-        row_bytes = self.samples.x[0].numel() * self.task.layout.dtype.itemsize
-        begin = 0
+        width = self.samples.x[0].numel()
+        begin = held = 0  # where the chunk begins, and the samples of its clients
         for place, size in enumerate(sizes.tolist()):
-            count = place - begin
-            too_wide = (count + 1) * size * row_bytes > CHUNK_DATA_BYTES
-            if count and (count == self.chunk or too_wide):
+            count, wide = place - begin, (place - begin + 1) * size
+            too_wide = wide * width * self.task.layout.dtype.itemsize > CHUNK_DATA_BYTES
+            padding = wide - held - size
+            wasteful = padding > max(PADDING_SHARE * (held + size), PADDING_NUMBERS / width)
+            if count and (count == self.chunk or too_wide or wasteful):
                 yield order[begin:place]
-                begin = place
+                begin, held = place, 0
+            held += size
         if len(order):
             yield order[begin:]
 

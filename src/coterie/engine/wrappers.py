@@ -123,6 +123,24 @@ class Metered(Wrapper):
         return count
 
 
+class Watched(Wrapper):
+    """Tells how many clients have replied, whenever some have."""
+
+    def __init__(self, inner: Clients, tell: Callable[[int], None]) -> None:
+        super().__init__(inner)
+        self.tell = tell
+
+    def only(self, ids: Tensor) -> Watched:
+        return Watched(self.inner.only(ids), self.tell)
+
+    def tap(self, step: Callable[..., Any], message: dict[str, Any]) -> Tap:
+        def see(ids: Tensor, upload: Any) -> tuple[Tensor, Any]:
+            self.tell(len(ids))
+            return ids, upload
+
+        return see
+
+
 class Lossy(Wrapper):
     """Loses each reply with probability `rate`, by (seed, round, client, call)."""
 

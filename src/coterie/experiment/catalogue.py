@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,8 +13,11 @@ from coterie.core.errors import CheckpointError, DataError, SettingError, did_yo
 from coterie.core.task import Task
 from coterie.data import FEDERATIONS
 from coterie.data.federation import Federation
+from coterie.data.tables import Table
+from coterie.data.tables.describe import described, described_federation
 from coterie.experiment.run import Run
 from coterie.experiment.settings import RunSettings, make, parse, settings_of
+from coterie.tasks import Centre
 from coterie.version import __version__
 
 TABLES = (".csv", ".tsv", ".gz", ".parquet", ".feather", ".arrow")
@@ -46,6 +49,24 @@ def load(name: str, *, seed: int = 0, **settings: Any) -> tuple[Federation, Task
     return federation, spec.task(federation)
 
 
+def built(name: str, spec: Any, seed: int) -> Federation:
+    """The federation of some settings; what cannot be is one sentence."""
+    try:
+        federation: Federation = spec.build(seed)
+    except (MemoryError, OverflowError, RuntimeError, ValueError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise DataError(f"{name} cannot be built: {reason}") from error
+    return federation
+
+
+def described_data(word: str, words: list[str]) -> str:
+    """What `coterie data describe` says of a file, a folder or a federation by its name."""
+    if names_a_file(word):
+        return described(make(Table, parse([f"path={word}", *words], [Table])))
+    kind = named("federation", word, FEDERATIONS)
+    return described_federation(built(word, make(kind, parse(words, [kind])), seed=0))
+
+
 class Plan(NamedTuple):
     """What is to be run: two names and the settings of three owners."""
 
@@ -73,12 +94,14 @@ class Plan(NamedTuple):
 
     def run(self, config: dict[str, Any]) -> Run:
         """Load the data and make ready to run."""
-        try:
-            federation = self.federation.build(self.settings.seed)
-        except (MemoryError, OverflowError, RuntimeError, ValueError) as error:
-            reason = str(error).strip().splitlines()[0]
-            raise DataError(f"{self.federation_name} cannot be built: {reason}") from error
+        federation = built(self.federation_name, self.federation, self.settings.seed)
         task = self.federation.task(federation)
+        if getattr(self.algorithm, "learns", "") == "centres":
+            samples = federation.train
+            task = Centre(samples.x[0].numel(), scale=getattr(task, "scale", 1.0))
+            # Nothing is predicted: labels that are classes are there to score the clusters by.
+            if not samples.y.is_floating_point():
+                federation = replace(federation, sample_clusters=True)
         return Run(self.algorithm, federation, task, self.settings, config)
 
 
@@ -105,7 +128,7 @@ def planned(words: list[str]) -> Plan:
     owners = [algorithm, federation, RunSettings]
     own = {setting.name for owner in owners for setting in settings_of(owner)}
     special = getattr(federation, "suggests_for", {}).get(algorithm_name, {})
-    suggested = {**federation.suggests, **special}
+    suggested = {**federation.suggests, **special, **getattr(algorithm, "suggests", {})}
     values = {key: value for key, value in suggested.items() if key in own}
     values |= parse(pairs, owners) | ({} if path is None else {"path": str(path)})
     command = shlex.join(["coterie", "run", algorithm_name, word, *pairs])

@@ -28,10 +28,12 @@ def description(name: str) -> str:
     if name in ALGORITHMS:
         kind = ALGORITHMS[name]
         text = inspect.getdoc(sys.modules[kind.__module__]) or ""
+        suggested = [getattr(kind, "suggests", {})] if getattr(kind, "suggests", {}) else []
         return "\n\n".join(
             [
                 text,
                 "Settings\n" + settings_table(kind),
+                *[f"It suggests, where you say nothing else: {pairs(some)}" for some in suggested],
                 run_settings(),
                 "What crosses\n" + crossing(kind),
             ]
@@ -98,5 +100,5 @@ def crossing(kind: type[Any]) -> str:
             lines.append(f"    down  {a:8} {kept.get(a, one_of_many)}".rstrip())
         lines += [f"    up    {field:8} {sent.get(field, '')}".rstrip() for field in fields]
         if not fields:
-            lines.append("    nothing crosses: it makes a model that stays with the client")
+            lines.append("    nothing crosses: what it makes stays with the client")
     return "\n".join(lines)

@@ -16,6 +16,7 @@ from torch import Tensor
 from coterie import metrics
 from coterie.core import seeds
 from coterie.core.algorithm import Algorithm, Serving
+from coterie.core.cohort import Cohort
 from coterie.core.errors import DataError, SettingError
 from coterie.core.task import Summary
 from coterie.data.federation import Federation
@@ -31,6 +32,8 @@ class Judged(NamedTuple):
 
     serving: Serving
     summary: Summary
+    found: Tensor | None = None  # [N] the cluster of every sample, where samples have one
+    true: Tensor | None = None  # [N] the label of every sample
 
 
 class Evaluator:
@@ -83,9 +86,15 @@ class Evaluator:
         prefix = "" if self.test is not None else "train_"
         numbers = {prefix + name: value for name, value in judged.summary.metrics.items()}
         known = cluster >= 0
-        numbers["clusters"] = len(set(cluster[known].tolist()))
-        if self.federation.cluster is not None and bool(known.any()):
-            numbers |= metrics.clustering(cluster[known], self.federation.cluster[known])
+        found, true = cluster[known], self.federation.cluster
+        true = None if true is None else true[known]
+        if judged.found is not None:  # samples are clustered, not clients
+            found, true = judged.found, judged.true if self.federation.sample_clusters else None
+        numbers["clusters"] = len(set(found.tolist()))
+        if true is not None and len(found):
+            numbers |= metrics.clustering(found, true)
+            if judged.found is not None:
+                numbers["accuracy"] = metrics.matched(found, true)
         models, truth = judged.serving.models, self.federation.truth
         if truth is not None and judged.serving.adapt is None and models.shape[1] == truth.shape[1]:
             numbers |= metrics.distances(models, truth)
@@ -101,6 +110,10 @@ class Evaluator:
         for ids in self.train.chunks(serving.ids):
             rows[positions(serving.ids, ids)] = self._models(serving, ids)
         return rows
+
+    def labels(self, serving: Serving) -> Tensor | None:
+        """The cluster of every training sample, [N]; None where clients are clustered."""
+        return None if serving.label is None else self._score(serving, self.train).found
 
     def map(self, serving: Serving) -> tuple[str, Tensor]:
         """A point in the plane for each training client, and what it is a projection of."""
@@ -123,7 +136,8 @@ class Evaluator:
     def tables(self, serving: Serving, judged: Judged) -> dict[str, Any]:
         """The clients one by one, as columns: those that trained, and unseen ones if any."""
         what, points = self.map(serving)
-        clients = columns(serving, self.train, self.federation.cluster)
+        names = self.federation.clients
+        clients = columns(serving, self.train, self.federation.cluster, names)
         clients["loss"] = self._score(serving, self.train).summary.clients["loss"].tolist()
         clients["x"], clients["y"] = points[:, 0].tolist(), points[:, 1].tolist()
         tested = {name: values.tolist() for name, values in judged.summary.clients.items()}
@@ -135,7 +149,32 @@ class Evaluator:
             unseen |= {"accuracy": tested.get("accuracy"), "loss": tested["loss"]}
         elif self.test is not None:
             clients["accuracy"] = tested.get("accuracy")
-        return {"map": what, "clients": clients, "test_clients": unseen}
+        tables = {"map": what, "clients": clients, "test_clients": unseen}
+        if judged.found is not None:
+            sizes = (self.test or self.train).samples.sizes
+            tables["sample_clusters"] = self._sample_clusters(judged, sizes)
+        return tables
+
+    def _sample_clusters(self, judged: Judged, sizes: Tensor) -> dict[str, Any]:
+        """The clusters of the samples that were judged, `sizes` [m] of each client."""
+        assert judged.found is not None
+        assert judged.true is not None
+        k = len(judged.serving.models)
+        owner = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
+        table: dict[str, Any] = {
+            "cluster": list(range(k)),
+            "samples": torch.bincount(judged.found, minlength=k).tolist(),
+            "clients": [len(owner[judged.found == j].unique()) for j in range(k)],
+            "true": None,
+            "overlaps": None,
+        }
+        if self.federation.sample_clusters:
+            true, place = judged.true.unique(return_inverse=True)
+            pairs = torch.bincount(judged.found * len(true) + place, minlength=k * len(true))
+            names = self.federation.classes
+            table["true"] = [names[t] if names else t for t in true.tolist()]
+            table["overlaps"] = pairs.view(k, -1).tolist()
+        return table
 
     def _models(self, serving: Serving, ids: Tensor) -> Tensor:
         """The models [c, d] that clients `ids` use."""
@@ -173,20 +212,43 @@ class Evaluator:
     def _scores(self, serving: Serving, on: Simulator, ids: Tensor, rows_of: Tensor) -> Judged:
         """Clients `ids` with their models on the samples of clients `rows_of` in `on`."""
         scores: Tensor | None = None
+        labels: dict[int, tuple[Tensor, Tensor]] = {}  # place -> found and true ones
         for chunk in on.places(on.samples.sizes[rows_of - on.first]):
             cohort = on.cohort(rows_of[chunk], 0, (on.seed, "score"))
-            found = cohort.score(self._models(serving, ids[chunk]))
+            if serving.label is None:
+                found = cohort.score(self._models(serving, ids[chunk]))
+            else:
+                label = serving.label(cohort, models=serving.models)
+                found = score_by_label(cohort, serving.models, label)
+                for place, row, (_, y) in zip(chunk.tolist(), label, cohort, strict=True):
+                    labels[place] = row[: len(y)], y
             if scores is None:
                 scores = found.new_empty(len(ids), found.shape[1])
             scores[chunk] = found
         assert scores is not None
-        return Judged(serving, on.task.summary(scores))
+        summary = on.task.summary(scores)
+        if serving.label is None:
+            return Judged(serving, summary)
+        pairs = [labels[place] for place in range(len(ids))]
+        return Judged(serving, summary, *map(torch.cat, zip(*pairs, strict=True)))
 
 
-def columns(serving: Serving, simulator: Simulator, true: Tensor | None) -> dict[str, Any]:
+def score_by_label(cohort: Cohort, models: Tensor, label: Tensor) -> Tensor:
+    """The task's sums [m, s] where each sample is under the model that its label [m, n] names."""
+    total = torch.zeros(())
+    for j in label.unique().tolist():
+        model = models[j].expand(len(cohort), -1)
+        total = total + cohort.among(label == j).score(model)
+    return total
+
+
+def columns(
+    serving: Serving, simulator: Simulator, true: Tensor | None, names: tuple[str, ...] = ()
+) -> dict[str, Any]:
     """The columns that every table of clients has."""
     return {
         "client": serving.ids.tolist(),
+        "name": list(names) or None,
         "samples": simulator.samples.sizes.tolist(),
         "cluster": serving.cluster.tolist(),
         "true": None if true is None else true.tolist(),

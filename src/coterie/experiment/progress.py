@@ -27,6 +27,8 @@ class Progress:
         self.title = title
         self.rounds = rounds
         self.first = done
+        self.round = 0  # that goes on; 0: the start
+        self.heard = False  # of a round that is done
         self.began = self.said = time.monotonic()
         self.console = Console(stderr=True)
         self.bar: Bar | None = None
@@ -49,14 +51,31 @@ class Progress:
         if self.bar is not None:
             self.bar.stop()
 
+    def on_reply(self, round: int, replies: int) -> None:
+        """Show that clients reply, until a round is done: a start may take as long as many."""
+        if round and not self.round:
+            self.began = time.monotonic()  # the time left is that of rounds
+        self.round = round
+        if self.heard:
+            return
+        news = f"{f'round {round}/{self.rounds}' if round else 'start'}  {replies} replies"
+        if self.bar is not None:
+            self.bar.update(self.row, news=news)
+        elif time.monotonic() - self.said >= QUIET_SECONDS:
+            self._say(news)
+
     def on_round(self, record: dict[str, Any]) -> None:
         """Show a round that is done."""
+        self.heard = True
         news = self._news(record)
         if self.bar is not None:
             self.bar.update(self.row, completed=record["round"], news=news)
         elif record["round"] == self.rounds or time.monotonic() - self.said >= QUIET_SECONDS:
-            self.said = time.monotonic()
-            print(f"{self.title}: {news}", file=sys.stderr, flush=True)
+            self._say(news)
+
+    def _say(self, news: str) -> None:
+        self.said = time.monotonic()
+        print(f"{self.title}: {news}", file=sys.stderr, flush=True)
 
     def _news(self, record: dict[str, Any]) -> str:
         done = record["round"]
@@ -72,6 +91,40 @@ class Progress:
         left = elapsed / (done - self.first) * (self.rounds - done)
         parts.append(f"{left // 60:.0f}:{left % 60:02.0f} left")
         return "  ".join(parts)
+
+
+class SweepProgress:
+    """A line about many runs: rounds of all of them, runs that are done, time left."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self.began = self.said = time.monotonic()
+        self.first: int | None = None  # rounds that were there when it began
+        self.console = Console(stderr=True)
+        self.status = self.console.status(title) if self.console.is_terminal else None
+
+    def __enter__(self) -> SweepProgress:
+        if self.status is not None:
+            self.status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.status is not None:
+            self.status.stop()
+
+    def on_rounds(self, done: int, rounds: int, finished: int, runs: int) -> None:
+        """Show how far the runs are."""
+        if self.first is None:
+            self.first = done
+        news = f"{self.title}: {finished} of {runs} runs done, {done} of {rounds} rounds"
+        if done > self.first:
+            left = (time.monotonic() - self.began) / (done - self.first) * (rounds - done)
+            news += f", {left // 60:.0f}:{left % 60:02.0f} left"
+        if self.status is not None:
+            self.status.update(news)
+        elif finished == runs or time.monotonic() - self.said >= QUIET_SECONDS:
+            self.said = time.monotonic()
+            print(news, file=sys.stderr, flush=True)
 
 
 def sizes_text(sizes: list[int]) -> str:
@@ -104,7 +157,7 @@ def summary(run: Run) -> str:
     ]
     prefix = "" if "loss" in numbers else "train_"
     words = prefix.replace("_", " ")
-    if f"{prefix}accuracy" in numbers:
+    if f"{prefix}accuracy_macro" in numbers:
         pooled, mean = numbers[f"{prefix}accuracy"], numbers[f"{prefix}accuracy_macro"]
         lines.append(f"  {words}accuracy  {pooled:.2%} of samples, {mean:.2%} as mean of clients")
     lines.append(f"  {words}loss      {numbers[f'{prefix}loss']:.4g}")
@@ -113,8 +166,10 @@ def summary(run: Run) -> str:
             f"  distance  {numbers['distance']:.4g} one to one, "
             f"{numbers['distance_nearest']:.4g} to the nearest truth"
         )
-    sizes = [int((run.clusters == j).sum()) for j in range(int(run.clusters.max()) + 1)]
-    found = f"  clusters  {numbers['clusters']:.0f}: {sizes_text(sizes)}"
+    clustered = run.clusters if run.labels is None else run.labels
+    sizes = [int((clustered == j).sum()) for j in range(int(clustered.max()) + 1)]
+    what = "" if run.labels is None else " samples"
+    found = f"  clusters  {numbers['clusters']:.0f}: {sizes_text(sizes)}{what}"
     if "ari" in numbers:
         scores = f"ARI {numbers['ari']:.2f}, NMI {numbers['nmi']:.2f}"
         found += f" ({scores}, purity {numbers['purity']:.2f})"

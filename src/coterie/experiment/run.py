@@ -34,7 +34,7 @@ from coterie.core.task import Task
 from coterie.data.federation import Federation, Samples
 from coterie.engine.checkpoints import Checkpoint
 from coterie.engine.simulator import Simulator
-from coterie.engine.wrappers import Bytes, Lossy, Metered
+from coterie.engine.wrappers import Bytes, Lossy, Metered, Watched
 from coterie.experiment.evaluation import Evaluator, Judged
 from coterie.experiment.folder import Record, RunFolder
 from coterie.experiment.settings import RunSettings, settings_of
@@ -77,7 +77,8 @@ def simulate(
 class Run:
     """An algorithm on a federation, and where it has got to.
 
-    After `complete`, the outcome is in `metrics`, `clusters`, `models` and `report()`.
+    After `complete`, the outcome is in `metrics`, `clusters`, `models` and `report()`. Where it is
+    samples that are clustered, `labels` [N] is the cluster of each, client after client.
     """
 
     def __init__(
@@ -107,6 +108,8 @@ class Run:
         self.start_bytes = [0, 0]  # down and up, before the first round
         self.start_seconds = 0.0
         self._samples = 0
+        self._on_reply: Callable[[int, int], None] | None = None
+        self._replies = 0  # in the round that goes on
         self.saved = 0  # rounds that the last checkpoint holds
         self.cluster = torch.full((len(federation),), -1)  # where each client was last
         self.collapsed = 0  # rounds in a row in which one cluster held almost everybody
@@ -133,8 +136,17 @@ class Run:
         if before is not None:
             self._restore(*before)
 
-    def complete(self, on_round: Callable[[Record], None] | None = None) -> Run:
-        """Do the rounds that are left, then judge the outcome."""
+    def complete(
+        self,
+        on_round: Callable[[Record], None] | None = None,
+        on_reply: Callable[[int, int], None] | None = None,
+    ) -> Run:
+        """Do the rounds that are left, then judge the outcome.
+
+        `on_round` is called with the record of every round, `on_reply` whenever clients have
+        replied: with the number of the round, 0 for the start, and of the replies in it so far.
+        """
+        self._on_reply = on_reply
         if self.state is None:
             self._begin()
         while self.rounds < self.settings.rounds:
@@ -240,6 +252,7 @@ class Run:
         began = time.perf_counter()
         before = (self.bytes.total("down"), self.bytes.total("up"))
         noted = len(self.warnings)
+        self._replies = 0
         clients = self._clients("round", t, round=t, ids=self._draw(self._per_round(), "round", t))
         with self._noting():
             self.state, info = self.algorithm.round(self.state, clients)
@@ -281,6 +294,7 @@ class Run:
             self.judged = self.evaluator.judge(self.state)
         self.serving = self.evaluator.serve(self.state, self.simulator)
         self.clusters = self.serving.cluster
+        self.labels = self.evaluator.labels(self.serving)
         self.metrics = self.evaluator.metrics(self.judged, self.clusters)
         if self.folder is not None:
             self._save(self.folder)
@@ -309,7 +323,13 @@ class Run:
         clients: Clients = self.simulator.at(*address, round=round, ids=ids)
         if self.settings.lost:
             clients = Lossy(clients, self.settings.lost, (self.settings.seed, *address))
-        return Metered(clients, self.bytes)
+        clients = Metered(clients, self.bytes)
+        return clients if self._on_reply is None else Watched(clients, self._replied)
+
+    def _replied(self, count: int) -> None:
+        self._replies += count
+        if self._on_reply is not None:
+            self._on_reply(0 if self.state is None else self.rounds + 1, self._replies)
 
     def _watch(self, info: Info) -> None:
         """Warn of a collapse into one cluster and of models that have diverged."""

@@ -26,21 +26,29 @@ class Grouping:
     true_colours: dict[Label, str]  # of the largest true clusters
 
 
-def grouping(rounds: Sequence[Round], clients: Columns | None) -> Grouping:
-    """Read the clusters off the last sizes, or off the clients where no round gave sizes."""
+def grouping(
+    rounds: Sequence[Round], clients: Columns | None, samples: Columns | None = None
+) -> Grouping:
+    """Read the clusters off the last sizes, or off the clients where no round gave sizes.
+
+    Where `samples` are clustered, their true clusters are meant, and no client is a cluster.
+    """
     cluster: list[Label] = clients["cluster"] if clients else []
     true: list[Label] = (clients.get("true") if clients else None) or []
     members = Counter(label for label in cluster if isinstance(label, int) and label >= 0)
     known = [r["sizes"] for r in rounds if r.get("sizes")]
     last = dict(enumerate(known[-1])) if known else dict(members)
     found = sorted({*range(max(map(len, known), default=0)), *members})
-    own = len(last) > 1 and all(size == 1 for size in last.values())
+    own = not samples and len(last) > 1 and all(size == 1 for size in last.values())
     largest = sorted(found, key=lambda c: (-last.get(c, 0), c))[:DRAWN]
     # Thousands of clusters match a few arbitrarily, so there the true ones are coloured in order.
     indices = (
         {t: i for i, t in enumerate(ordered(true))} if own or not true else match(cluster, true)
     )
     largest_true = [label for label, _ in Counter(true).most_common(DRAWN)]
+    if samples:
+        indices = sample_match(samples)
+        largest_true = list(indices)[:DRAWN]
     return Grouping(
         found=found,
         drawn=[] if own else sorted(largest),
@@ -78,6 +86,42 @@ def summary(columns: Columns, groups: Grouping) -> dict[str, Any]:
             }
         )
     return {"truths": truths, "scored": columns.get("accuracy") is not None, "rows": rows}
+
+
+def sample_summary(samples: Columns) -> dict[str, Any]:
+    """One row for each found cluster of samples: its size, its clients, and its true clusters."""
+    matched = sample_match(samples)
+    truths = sorted(matched, key=lambda label: matched[label])
+    places = [samples["true"].index(truth) for truth in truths]
+    rows = [
+        {
+            "label": label,
+            "colour": colour(label),
+            "samples": samples["samples"][row],
+            "clients": samples["clients"][row],
+            "overlaps": [samples["overlaps"][row][place] for place in places],
+        }
+        for row, label in enumerate(samples["cluster"])
+    ]
+    return {"truths": truths, "rows": rows}
+
+
+def sample_match(samples: Columns) -> dict[Label, int]:
+    """Give every true cluster of samples the index of the found cluster it overlaps most."""
+    true = samples.get("true") or []
+    pairs = [
+        (count, row, place)
+        for row, counts in enumerate(samples.get("overlaps") or [])
+        for place, count in enumerate(counts)
+    ]
+    pairs.sort(key=lambda pair: (-pair[0], pair[1], pair[2]))
+    matched: dict[int, int] = {}
+    for _, row, place in pairs:
+        if place not in matched and row not in matched.values():
+            matched[place] = row
+    left = (place for place in range(len(true)) if place not in matched)
+    matched |= {place: len(samples["cluster"]) + i for i, place in enumerate(left)}
+    return {label: matched[place] for place, label in enumerate(true)}
 
 
 def _mean(values: Sequence[float | None] | None, rows: Sequence[int]) -> float | None:

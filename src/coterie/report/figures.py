@@ -38,6 +38,7 @@ ERRORS = {
 
 # column of a client: (label, how its values are written)
 HOVER: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
+    ("name", "name", str),
     ("client", "client", str),
     ("samples", "samples", words.count),
     ("accuracy", "accuracy", words.percent),

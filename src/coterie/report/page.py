@@ -13,7 +13,7 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from coterie.report import figures, lines, words
-from coterie.report.clusters import Grouping, grouping, summary
+from coterie.report.clusters import Grouping, grouping, sample_summary, summary
 from coterie.report.figures import Columns, Figure, Round
 from coterie.report.palette import SHAPES, Label
 
@@ -60,9 +60,12 @@ def _context(
 ) -> dict[str, Any]:
     trained: Columns | None = clients.get("clients") or None
     tested: Columns | None = clients.get("test_clients") or None
-    groups = grouping(rounds, trained)
+    samples: Columns | None = clients.get("sample_clusters") or None
+    groups = grouping(rounds, trained, samples)
     metrics = result.get("metrics") or lines.last_metrics(rounds)
     charts = _charts(rounds, groups, trained)
+    if samples:  # a client may be in all clusters at once
+        charts.pop("sizes", None)
     return {
         "config": config,
         "result": result,
@@ -75,8 +78,9 @@ def _context(
         "summaries": [
             (name, summary(columns, groups))
             for name, columns in (("Training clients", trained), ("Test clients", tested))
-            if columns and not groups.own and len(groups.found) <= 200
+            if columns and not groups.own and not samples and len(groups.found) <= 200
         ],
+        "samples": sample_summary(samples) if samples else None,
         "projected": clients.get("map"),
         "charts": charts,
         "shapes": {
@@ -164,6 +168,8 @@ def _crossed(result: dict[str, Any]) -> list[tuple[str, str, str, int]]:
 def _table(name: str, columns: Columns, loss: str, groups: Grouping) -> dict[str, Any]:
     """The client-by-client table as page.js draws it, without the columns that are absent."""
     fields = (
+        # First, for that is the column which a word in the filter is looked for in.
+        ("name", "name", "label", None),
         ("client", "client", "label", None),
         ("samples", "samples", "count", None),
         ("cluster", "found cluster", "label", groups.colours),

@@ -88,7 +88,9 @@ def test_a_truncated_gz_file_is_told_by_its_path(folder):
     (folder / "mnist").mkdir(parents=True)
     path = folder / "mnist" / "t10k-images-idx3-ubyte.gz"
     path.write_bytes(gzip.compress(os.urandom(1000))[:-20])
-    with pytest.raises(DataError, match=r"t10k-images-idx3-ubyte.gz cannot be read"):
+    with pytest.raises(
+        DataError, match=r"ubyte.gz cannot be read.*; `coterie data get mnist` gets"
+    ):
         mnist("test")
 
 

@@ -153,6 +153,16 @@ def test_columns_that_tell_nothing_are_left_out_with_a_warning(pyarrow, rows):
     assert not {"one", "same", "none", "id"} & {name.split("=")[0] for name in got.features}
 
 
+def test_a_column_of_numbers_with_words_among_them_is_warned_of(pyarrow):
+    values = [*map(str, range(39)), "unknown"]
+    table = pyarrow.table({"client": [0, 1] * 20, "label": [0, 1, 1, 0] * 10, "x": values})
+    table = table.append_column("y", pyarrow.array(range(40)))
+    with pytest.warns(CoterieWarning) as caught:
+        federation_from_table(table)
+    sentence = "`x` is taken for text, though 98% of its values are numbers; others are such as"
+    assert any(sentence in str(warning.message) for warning in caught)
+
+
 def test_small_clients_are_left_out_with_a_warning_and_their_labels_too(pyarrow, rows):
     expected = federation_from_table(rows).train
     # Its name comes first among the clients, and its label first among the classes.

@@ -72,6 +72,16 @@ def test_a_description_of_a_small_table_to_the_letter(pyarrow, rows, tmp_path):
         ("c", lambda t: [None] * 600, "`c` is constant and is left out"),
         ("c", lambda t: np.arange(600), "`c` is different in every row, as an identifier is"),
         ("c", lambda t: np.arange(600).astype(str), "as an identifier is and is left out"),
+        (
+            "c",
+            lambda t: [*map(str, range(540)), *["unknown"] * 60],
+            "`c` is taken for text, though 90% of its values are numbers; others are such as `unkn",
+        ),
+        (
+            "c",
+            lambda t: [f"{i},5" for i in range(300)] * 2,
+            "`c` is taken for text, though 100% of its values are numbers",
+        ),
         ("c", lambda t: [1.5, None, None] * 200, "`c` is missing in 67% of the rows"),
         ("c", lambda t: [np.inf] + [0.5, 1.5, 2.5] * 199 + [1.0, 2.0], "infinite or beyond 3.4e38"),
         ("c", lambda t: 10 - t["label"], "`c` is the label `label` in other words"),
@@ -90,6 +100,18 @@ def test_what_looks_wrong_is_named(pyarrow, name, make, sentence):
     table[name] = make(table)
     found = doubts(describe(table))
     assert any(sentence in doubt for doubt in found), found
+
+
+def test_codes_of_few_kinds_are_text_in_order(pyarrow):
+    table = healthy()
+    table["c"] = [str(i % 20) for i in range(600)]
+    assert not any("numbers" in doubt for doubt in doubts(describe(table)))
+
+
+def test_a_table_without_features_looks_wrong(pyarrow):
+    table = healthy()
+    found = doubts(describe({name: table[name] for name in ("client", "label")}))
+    assert "there is no column to predict from, which is refused" in found[-1]
 
 
 def test_continuous_values_are_no_identifiers(pyarrow):

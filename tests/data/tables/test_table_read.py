@@ -176,8 +176,19 @@ def test_whole_and_real_numbers_of_two_files_go_together(pyarrow, tmp_path):
             "rows.csv",
             b"client,x,label\n" + b"1,\xff,1\n" * 2 + b"2,\xfe,0\n" * 2,
             DataError,
-            "column `x` is of type binary",
+            "rows.csv must be text in UTF-8, but `x` has other bytes: save it as UTF-8",
         ),
+        ("rows.csv", b"client,x,label\n\xff,1,1\n", DataError, "UTF-8, but `client` has other"),
+        ("rows.csv", b"client,x\xff,label\n1,1,1\n", DataError, "UTF-8, but the header has other"),
+        (
+            "rows.csv",
+            "client,x,label\n1,1,1\n".encode("utf-16"),
+            DataError,
+            "rows.csv must be text in UTF-8, got UTF-16",
+        ),
+        ("rows.csv", b"client,x,label", DataError, "rows.csv has no rows"),
+        ("rows.csv", b"1,2,2\n3,4,4\n", SettingError, "no column named `client` .columns: 1, 2, 2"),
+        ("rows.arrow", b"hello", DataError, "cannot be read: it is no Feather or Arrow file, or"),
     ],
 )
 def test_files_that_cannot_be_read_are_refused_in_a_sentence(
@@ -187,6 +198,31 @@ def test_files_that_cannot_be_read_are_refused_in_a_sentence(
     (path if contents is not None else tmp_path / "rows.csv").write_bytes(contents or b"")
     with pytest.raises(error, match=sentence):
         federation_from_table(path)
+
+
+def test_numbers_may_have_decimal_commas_where_fields_do_not_end_with_them(pyarrow, tmp_path):
+    lines = [f"{name};{x};{name}" for name in "ab" for x in ("1,5", "2", "-3,25", "2,75")]
+    (tmp_path / "rows.csv").write_text("\n".join(["client;x;label", *lines]))
+    federation = federation_from_table(tmp_path / "rows.csv", standardise=False)
+    assert set(torch.cat([federation.train.x, federation.test.x]).flatten().tolist()) == {
+        1.5,
+        2.0,
+        -3.25,
+        2.75,
+    }
+
+
+def test_hidden_files_are_no_clients(pyarrow, rows, tmp_path):
+    for name in ("a", "b", "._a"):
+        (tmp_path / f"{name}.csv").write_text("x,label\n1,0\n2,1\n3,1\n")
+    assert federation_from_folder(tmp_path).clients == ("a", "b")
+
+
+def test_a_file_without_rows_is_told(pyarrow, tmp_path):
+    (tmp_path / "a.csv").write_text("x,label\n1,0\n2,1\n")
+    (tmp_path / "b.csv").write_text("x,label\n")
+    with pytest.raises(DataError, match=r"^b.csv has no rows$"):
+        federation_from_folder(tmp_path)
 
 
 def test_a_missing_path_is_a_wrong_setting():

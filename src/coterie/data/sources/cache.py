@@ -12,7 +12,8 @@ import hashlib
 import os
 import sys
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from coterie.core.errors import DataError, SettingError
@@ -57,11 +58,21 @@ def cached(source: str, name: str, digests: Mapping[str, str]) -> bytes:
     for folder in places(source):
         path = found(folder, name)
         if path is not None:
-            return verified(str(path), opened(path), digests[name])
+            with again(source):
+                return verified(str(path), opened(path), digests[name])
     raise DataError(
         f"{name} is not in {looked_in(source)}; `coterie data get {source}` gets it, "
         "or point COTERIE_DATA at the folder that holds it"
     )
+
+
+@contextmanager
+def again(source: str) -> Iterator[None]:
+    """Add to what is wrong with a file how to put it right."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"{error}; `coterie data get {source}` gets it again") from error
 
 
 def opened(path: Path) -> bytes:
@@ -76,7 +87,7 @@ def opened(path: Path) -> bytes:
 def verified(name: str, contents: bytes, digest: str) -> bytes:
     """The contents, if they are what was published under this name."""
     if hashlib.sha256(contents).hexdigest() != digest:
-        raise DataError(f"{name} is not the published file: its SHA-256 differs; remove it")
+        raise DataError(f"{name} is not the published file: its SHA-256 differs")
     return contents
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from coterie.core.errors import DataError
 from coterie.data.sources.archives import members, npm_package, web_archive
-from coterie.data.sources.cache import checked_part, fingerprint, opened, places, verified
+from coterie.data.sources.cache import again, checked_part, fingerprint, opened, places, verified
 from coterie.data.sources.pickles import Plain
 from coterie.data.sources.source import Source
 from coterie.files import write_bytes
@@ -68,9 +68,10 @@ def cifar10(part: str) -> tuple[Tensor, Tensor]:
 def batch(name: str) -> bytes:
     """A binary batch from the cache, verified, whatever form it has there."""
     for place in places("cifar10"):
-        contents = read_form(place, name)
-        if contents is not None:
-            return verified(f"{name} of {place}", contents, BATCHES[name])
+        with again("cifar10"):
+            contents = read_form(place, name)
+            if contents is not None:
+                return verified(f"{name} of {place}", contents, BATCHES[name])
     raise DataError(SOURCE.missing())
 
 

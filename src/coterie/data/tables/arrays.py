@@ -15,6 +15,7 @@ from torch import Tensor
 
 from coterie.core.errors import DataError
 from coterie.data.federation import Samples, tensor
+from coterie.data.npz import read_arrays
 from coterie.data.tables.columns import Column, column_from
 from coterie.data.tables.read import client_files, first_line
 from coterie.data.tables.rows import Grouped, grouped
@@ -55,13 +56,11 @@ def read_npz(folder: Path) -> Arrays:
     """The clients of a folder of `.npz` files with the arrays x and y; file names are theirs."""
     files, pairs = client_files(folder), []
     for path in files:
-        try:
-            with np.load(path, allow_pickle=False) as arrays:
-                pairs.append((arrays["x"], arrays["y"]))
-        except KeyError as error:
-            raise DataError(f"{path.name} must hold the arrays x and y: {error.args[0]}") from error
-        except (OSError, ValueError, EOFError) as error:
-            raise DataError(f"{path} cannot be read: {first_line(error)}") from error
+        arrays = read_arrays(path, ("x", "y"))
+        for name in ("x", "y"):
+            if name not in arrays:
+                raise DataError(f"{path.name} must hold the arrays x and y: it has no {name}")
+        pairs.append((arrays["x"], arrays["y"]))
     return stacked([path.stem for path in files], pairs)
 
 

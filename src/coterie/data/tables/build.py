@@ -36,6 +36,7 @@ from coterie.core.errors import CoterieWarning, SettingError, at_least, one_of
 from coterie.data.federation import Federation, Samples, check_share
 from coterie.data.tables.arrays import Arrays, read_npz
 from coterie.data.tables.columns import check_finite, client_column, column_of
+from coterie.data.tables.doubts import number_doubts
 from coterie.data.tables.encoding import Encoder, learnt
 from coterie.data.tables.labels import TARGETS, Labels, labels_of, looks_like_classes
 from coterie.data.tables.read import client_files, existing, kind_of, read_table
@@ -184,8 +185,11 @@ def learnt_columns(table: Any, settings: Table, train: Grouped) -> list[Encoder]
     encoders: list[Encoder] = []
     left_out: dict[str, list[str]] = {}
     for name in settings.chosen(table):
+        column = check_finite(column_of(table, name))
+        for doubt in number_doubts(column):
+            warnings.warn(doubt, CoterieWarning, stacklevel=5)
         answer = learnt(
-            check_finite(column_of(table, name)),
+            column,
             train.rows,
             train.offsets,
             categories=settings.categories,

@@ -5,15 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from coterie.data.federation import Federation, Samples
 from coterie.data.tables.arrays import Arrays, read_npz
 from coterie.data.tables.build import Table, holds_arrays
-from coterie.data.tables.columns import Column, client_column, column_of
+from coterie.data.tables.columns import LARGEST, Column, client_column, column_of
 from coterie.data.tables.doubts import column_doubts, evidence_of, label_doubts, size_doubts
 from coterie.data.tables.labels import Labels, labels_of, looks_like_classes
 from coterie.data.tables.read import existing, source_name
-from coterie.data.tables.rows import Grouped, grouped
+from coterie.data.tables.rows import Grouped, ends, grouped
 from coterie.data.tables.statistics import moments, total_counts, word_counts
 
 BAR = 30  # widest bar of a histogram
@@ -81,6 +84,8 @@ def described_table(table: Any, settings: Table, name: str) -> str:
             f"the label `{label.name}` holds a few whole numbers of a real type and is taken for "
             "a regression: say target=classification if they are classes"
         )
+    if not names:
+        doubts.append("there is no column to predict from, which is refused")
     evidence = evidence_of(owner, label)
     width = min(max(map(len, names), default=0), WIDEST)
     lines = []
@@ -99,6 +104,41 @@ def described_table(table: Any, settings: Table, name: str) -> str:
         ],
         doubts,
     )
+
+
+def described_federation(federation: Federation) -> str:
+    """The description of a federation that is built: its clients, labels and true clusters."""
+    train, test = federation.train, federation.test
+    shape = " x ".join(map(str, train.x.shape[1:]))
+    features = f"samples of {shape} {str(train.x.dtype).removeprefix('torch.')}"
+    each, labels = train.sizes, train.y
+    if test is not None and not federation.unseen:
+        each, labels = each + test.sizes, in_turn(train, test)
+    lines = [f"{federation.name}: {len(each):,} clients, {len(labels):,} {features}"]
+    if test is not None:
+        count = f"{len(test.y):,}"
+        others = f"{count} more belong to {len(test):,} clients that only test"
+        lines += [others if federation.unseen else f"{count} of them are there to test on"]
+    values = labels.numpy()
+    classes: tuple[str, ...] = ()
+    if not labels.is_floating_point():
+        numbers = range(int(labels.max()) + 1)
+        classes = federation.classes or tuple(map(str, numbers))
+    names = federation.clients or tuple(map(str, range(len(each))))
+    clients = Grouped(names, np.arange(len(values)), ends(each.tolist()))
+    lines += sizes(clients)
+    if values.ndim == 1:
+        column = Column("label", "number", values)
+        lines += spread(column, Labels(values, classes), clients)
+    if federation.cluster is not None:
+        counts = " ".join(map(str, federation.cluster.bincount().tolist()))
+        lines += ["", f"true clusters have these numbers of clients: {counts}"]
+    return "\n".join(lines)
+
+
+def in_turn(train: Samples, test: Samples) -> Tensor:
+    """The labels of every client, those it trains on before those it is tested on."""
+    return torch.cat([part.client(i)[1] for i in range(len(train)) for part in (train, test)])
 
 
 def page(lines: list[str], doubts: list[str]) -> str:
@@ -183,7 +223,7 @@ def content(column: Column, clients: Grouped) -> str:
         counts = total_counts(word_counts(values, clients.offsets, len(column.words)))[:-1]
         kinds = int((counts > 0).sum())
         return f"text     {kinds:,} different{missing}"
-    finite: NDArray[np.float64] = np.where(np.isfinite(values), values, np.nan)
+    finite: NDArray[np.float64] = np.where(np.abs(values) <= LARGEST, values, np.nan)
     told = moments(finite, clients.offsets)
     if not told.known:
         return "number   nothing but missing values"

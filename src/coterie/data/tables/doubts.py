@@ -14,6 +14,7 @@ from coterie.data.tables.statistics import moments, word_counts
 
 TINY = 10  # a client with fewer rows learns and tests on next to nothing
 MOSTLY = 0.5  # share of missing values that is worth a word
+FEW = 20  # different words that may be codes, though they read as numbers
 LISTED = 5  # names that a sentence lists
 
 Codes = NDArray[np.int64]
@@ -82,6 +83,7 @@ def value_doubts(column: Column, codes: Codes, kinds: int) -> list[str]:
             doubts.append(
                 f"{name} is infinite or beyond 3.4e38 in {beyond:,} rows, which is refused"
             )
+    doubts += number_doubts(column)
     if known < (1 - MOSTLY) * len(codes):
         doubts.append(f"{name} is missing in {1 - known / len(codes):.0%} of the rows")
     if kinds == 0 or (kinds == 1 and known == len(codes)):
@@ -91,6 +93,36 @@ def value_doubts(column: Column, codes: Codes, kinds: int) -> list[str]:
         out = " and is left out" if column.kind == "text" and known == len(codes) else ""
         doubts.append(f"{name} is different in every row, as an identifier is{out}")
     return doubts
+
+
+def number_doubts(column: Column) -> list[str]:
+    """Text that is mostly numbers; of few kinds they may well be codes, and are in order."""
+    if column.kind != "text":
+        return []
+    counts = np.bincount(column.values[column.values >= 0], minlength=len(column.words))
+    numeric = np.array([is_number(word) for word in column.words], bool)
+    part = counts[numeric].sum() / max(counts.sum(), 1)
+    if (counts > 0).sum() <= FEW or part < MOSTLY:
+        return []
+    others = [column.words[i] for i in np.flatnonzero((counts > 0) & ~numeric).tolist()]
+    reason = f"; others are such as `{others[0]}`" if others else ""
+    return [
+        f"column `{column.name}` is taken for text, though {part:.0%} of its values are numbers"
+        f"{reason}"
+    ]
+
+
+def is_number(word: str) -> bool:
+    """Whether a word reads as a number, with a decimal point or comma.
+
+    >>> is_number("-1.5"), is_number("1,5"), is_number("12 kg")
+    (True, True, False)
+    """
+    try:
+        float(word.replace(",", ".", 1))
+    except ValueError:
+        return False
+    return True
 
 
 def telltale_doubts(column: Column, codes: Codes, kinds: int, evidence: Evidence) -> list[str]:

@@ -6,6 +6,7 @@ pyarrow is imported only here and only when a table is read; it comes with `cote
 from __future__ import annotations
 
 import importlib
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from coterie.core.errors import DataError, SettingError, did_you_mean
 
 TABLES = (".csv", ".csv.gz", ".tsv", ".parquet", ".feather", ".arrow")  # kinds of files we read
 DELIMITERS = ",;\t|"
+UTF16 = (b"\xff\xfe", b"\xfe\xff")  # how such text begins
 
 
 def arrow(module: str = "pyarrow") -> Any:
@@ -41,10 +43,10 @@ def read_table(source: Any, *, client: str, wanted: Iterable[str], only: bool = 
     else:
         table = from_memory(source)
     name = source_name(source)
+    check_columns(table.column_names, columns, name)
     twice = [column for column, count in Counter(table.column_names).items() if count > 1]
     if twice:
         raise DataError(f"the columns of {name} must have different names, got `{twice[0]}` twice")
-    check_columns(table.column_names, columns, name)
     if table.num_rows == 0:
         raise DataError(f"{name} has no rows")
     return table
@@ -99,18 +101,50 @@ def read_file(path: Path, client: str, columns: list[str]) -> Any:
 def read_csv(path: Path, client: str) -> Any:
     """A table of delimited text in UTF-8, with or without a byte order mark.
 
-    The delimiter is that of `, ; tab |` which the first line has most of. Empty fields and words
-    such as NA and NaN are missing values. Clients are read as text, so that 007 is not 7.
+    The delimiter is that of `, ; tab |` which the first line has most of. Where it is no comma,
+    numbers may have a decimal comma. Empty fields and words such as NA and NaN are missing values.
+    Clients are read as text, so that 007 is not 7.
     """
     pyarrow, csv = arrow(), arrow("pyarrow.csv")
     with pyarrow.input_stream(str(path)) as stream:
-        header = bytes(stream.read(1 << 20)).split(b"\n", 1)[0]
+        opening = bytes(stream.read(1 << 20))
+    if opening.startswith(UTF16):
+        raise DataError(f"{path.name} must be text in UTF-8, got UTF-16: save it as UTF-8")
+    header = opening.split(b"\n", 1)[0]
     if not header.strip():
         raise DataError(f"{path.name} has no rows")
     delimiter = max(DELIMITERS, key=lambda mark: header.count(mark.encode()))
     parsing = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
-    typing = csv.ConvertOptions(strings_can_be_null=True, column_types={client: pyarrow.string()})
-    return csv.read_csv(str(path), parse_options=parsing, convert_options=typing)
+    typing = csv.ConvertOptions(
+        strings_can_be_null=True,
+        column_types={client: pyarrow.string()},
+        decimal_point="," if delimiter != "," and has_decimal_commas(opening) else ".",
+    )
+    try:
+        table = csv.read_csv(str(path), parse_options=parsing, convert_options=typing)
+        kinds = zip(table.column_names, table.schema.types, strict=True)
+        foreign = [f"`{name}`" for name, kind in kinds if pyarrow.types.is_binary(kind)]
+    except (pyarrow.ArrowInvalid, UnicodeDecodeError) as error:
+        if "Empty CSV" in str(error):  # a header without an end of line
+            raise DataError(f"{path.name} has no rows") from error
+        if "UTF8" not in str(error) and not isinstance(error, UnicodeDecodeError):
+            raise
+        foreign = [f"`{client}`" if "UTF8" in str(error) else "the header"]
+    if foreign:
+        raise DataError(
+            f"{path.name} must be text in UTF-8, but {foreign[0]} has other bytes: save it as UTF-8"
+        )
+    return table
+
+
+def has_decimal_commas(text: bytes) -> bool:
+    """Whether fields of delimited text hold numbers such as 1,5, and none holds one such as 1.5.
+
+    >>> has_decimal_commas(b"a;1,5;x"), has_decimal_commas(b"a;1,5;2.5"), has_decimal_commas(b"1,5")
+    (True, False, False)
+    """
+    field = rb"[;\t|]-?\d+%s\d+(?=[;\t|\r\n]|$)"
+    return bool(re.search(field % b",", text)) and not re.search(field % rb"\.", text)
 
 
 def read_parquet(path: Path, columns: list[str]) -> Any:
@@ -129,13 +163,22 @@ def read_arrow(path: Path) -> Any:
     try:
         return arrow("pyarrow.feather").read_table(str(path))
     except pyarrow.ArrowInvalid:
-        with pyarrow.memory_map(str(path)) as file:
-            return pyarrow.ipc.open_stream(file).read_all()
+        try:
+            with pyarrow.memory_map(str(path)) as file:
+                return pyarrow.ipc.open_stream(file).read_all()
+        except (pyarrow.ArrowException, OSError) as error:
+            raise DataError(
+                f"{path} cannot be read: it is no Feather or Arrow file, or a part is missing"
+            ) from error
 
 
 def client_files(folder: Path) -> list[Path]:
     """The files of a folder with one for each client, by name; they must be of one kind."""
-    files = sorted(path for path in folder.iterdir() if kind_of(path) in (*TABLES, ".npz"))
+    files = sorted(
+        path
+        for path in folder.iterdir()
+        if kind_of(path) in (*TABLES, ".npz") and not path.name.startswith(".")
+    )
     kinds = sorted({kind_of(path) for path in files})
     if not kinds:
         raise DataError(f"{folder} must hold a .npz, .csv or .parquet file for each client")
@@ -153,6 +196,8 @@ def read_folder(folder: Path, client: str) -> Any:
     files = client_files(folder)
     tables = [read_file(path, client, []) for path in files]
     for path, table in zip(files, tables, strict=True):
+        if table.num_rows == 0:
+            raise DataError(f"{path.name} has no rows")
         if set(table.column_names) != set(tables[0].column_names):
             odd = sorted(set(table.column_names) ^ set(tables[0].column_names))
             raise DataError(

@@ -1,0 +1,72 @@
+"""FedProx: FedAvg whose clients are held near the model they were sent.
+
+T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar, V. Smith: Federated Optimization in
+Heterogeneous Networks, MLSys 2020, https://arxiv.org/abs/1812.06127. Algorithm 2:
+
+    for t = 0, ..., T - 1:
+        server:   send w^t to the participating clients S_t
+        client k: w_k = an inexact minimiser of F_k(w) + mu/2 |w - w^t|^2
+        server:   w^(t+1) = mean of w_k over S_t
+
+Differences from the paper
+- The inexact minimiser is LocalUpdate on that objective, the same amount of work for everybody. The
+  paper's stragglers, clients that make fewer epochs and are averaged all the same, are not here.
+- The paper samples clients in proportion to their size and takes the plain mean. Here all are as
+  likely; the mean is plain, or with `weighting=size` in proportion to size.
+- mu is fixed; the paper also adapts it from round to round as a heuristic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie.core.algorithm import Info, Serving, Start
+from coterie.core.clients import Clients, on_client
+from coterie.core.cohort import Cohort
+from coterie.core.errors import at_least, one_of
+from coterie.core.work import LocalWork
+from coterie.vectors.folds import ByCluster
+
+
+class State(NamedTuple):
+    model: Tensor  # [d] w^t
+
+
+class Upload(NamedTuple):
+    cluster: Tensor  # [m] always 0: there is one cluster
+    model: Tensor  # [m, d] w_k
+    size: Tensor  # [m] samples n_k
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedProx(LocalWork):
+    """One model for all, as FedAvg, with local training pulled back towards it."""
+
+    mu: float = 0.1  # strength of the pull of local training towards the model that was sent
+    weighting: str = "equal"  # weight of a client in a mean: equal, or its size
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(self, "mu", 0)
+        one_of(self, "weighting", ["equal", "size"])
+
+    def init(self, start: Start) -> State:
+        return State(start.models(1)[0])
+
+    def round(self, state: State, clients: Clients) -> tuple[State, Info]:
+        fold = ByCluster(1, by_size=self.weighting == "size")
+        ids, up = clients.run(self.train, fold=fold, model=state.model)
+        return State(up.pooled_mean("model", empty=state.model)), Info(ids, up.cluster, 1)
+
+    def serve(self, state: State, clients: Clients) -> Serving:
+        return Serving(state.model[None], clients.ids, torch.zeros_like(clients.ids))
+
+    @on_client
+    def train(self, cohort: Cohort, model: Tensor) -> Upload:
+        sent = model.expand(len(cohort), -1)
+        model = self.local_update(cohort, sent, pull=self.mu, anchor=sent)
+        return Upload(torch.zeros_like(cohort.ids), model, cohort.size)

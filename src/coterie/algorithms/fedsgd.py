@@ -1,0 +1,82 @@
+"""FedSGD: gradient descent on one global model, one gradient of each client per step.
+
+H. B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Aguera y Arcas: Communication-Efficient Learning
+of Deep Networks from Decentralized Data, AISTATS 2017, https://arxiv.org/abs/1602.05629, where it
+is the baseline of FedAvg: a single local gradient per round (E = 1, B = infinity).
+
+    for t = 0, ..., T - 1:
+        server:   send w to the participating clients S_t
+        client i: g_i = gradient of F_i at w
+        server:   w = w - eta sum of n_i / n g_i over S_t
+
+Differences from the paper
+- By default every client counts the same, as in FedAvg here; `weighting=size` is the paper's mean.
+- A client may take the gradient of a mini-batch (`batch`); in the paper it takes all its samples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie.core.algorithm import Info, Serving, Start
+from coterie.core.clients import Clients, on_client
+from coterie.core.cohort import Cohort
+from coterie.core.errors import SettingError, above, at_least, one_of
+from coterie.core.layout import keeps_statistics
+from coterie.vectors.folds import ByCluster
+
+
+class State(NamedTuple):
+    model: Tensor  # [d] w
+
+
+class Upload(NamedTuple):
+    cluster: Tensor  # [m] always 0: there is one cluster
+    gradient: Tensor  # [m, d] g_i
+    size: Tensor  # [m] samples n_i
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedSGD:
+    """One model for all: clients send a gradient, the server makes the step."""
+
+    lr: float = 0.1  # step size eta
+    decay: float = 1.0  # factor on the step size after every round
+    batch: int = 0  # samples per gradient; 0: all of the client's
+    weight_decay: float = 0.0  # strength of the pull towards zero
+    weighting: str = "equal"  # weight of a client in a mean: equal, or its size
+
+    def __post_init__(self) -> None:
+        above(self, "lr", 0)
+        above(self, "decay", 0)
+        at_least(self, "batch", 0)
+        at_least(self, "weight_decay", 0)
+        one_of(self, "weighting", ["equal", "size"])
+
+    def init(self, start: Start) -> State:
+        if keeps_statistics(start.task.module):
+            raise SettingError(
+                "FedSGD cannot train a network with batch normalisation, whose running statistics "
+                "have no gradient; FedAvg with steps=1 can"
+            )
+        return State(start.models(1)[0])
+
+    def round(self, state: State, clients: Clients) -> tuple[State, Info]:
+        fold = ByCluster(1, by_size=self.weighting == "size")
+        ids, up = clients.run(self.differentiate, fold=fold, model=state.model)
+        gradient = up.pooled_mean("gradient", empty=torch.zeros_like(state.model))
+        step = self.lr * self.decay**clients.round
+        return State(state.model - step * gradient), Info(ids, up.cluster, 1)
+
+    def serve(self, state: State, clients: Clients) -> Serving:
+        return Serving(state.model[None], clients.ids, torch.zeros_like(clients.ids))
+
+    @on_client
+    def differentiate(self, cohort: Cohort, model: Tensor) -> Upload:
+        model = model.expand(len(cohort), -1)
+        gradient = cohort.gradient(model, batch=self.batch, weight_decay=self.weight_decay)
+        return Upload(torch.zeros_like(cohort.ids), gradient, cohort.size)

@@ -1,0 +1,211 @@
+"""FeSEM: Federated Stochastic Expectation Maximization, or multi-center federated learning.
+
+M. Xie: Multi-Center Federated Learning, thesis, University of Technology Sydney, 2022, chapter 3;
+M. Xie, G. Long, T. Shen, T. Zhou, X. Wang, J. Jiang, C. Zhang: Multi-Center Federated Learning,
+2020, https://arxiv.org/abs/2005.01026. Algorithms 1 and 2, with the letters of the thesis:
+
+    start:        W_i = LocalUpdate(W), one random model W for all
+                  W~_1, ..., W~_K = the tightest of 20 clusterings of the W_i
+    for t = 0, ..., T - 1:
+        client i: W_i = LocalUpdate(W~_k), k the cluster of i, on
+                  L(W_i) + lambda/2 Dist(W_i, W~_k)                                  (3.8)
+        E step:   the cluster of i is argmin_k Dist(W_i, W~_k)                       (3.9)
+        M step:   W~_k = mean of W_i over the clients of cluster k                   (3.10)
+
+Dist is the squared Euclidean distance over all parameters or over a named part of them. The thesis
+begins its loop with the E step; the order of the steps is the same, and cut where it is here the
+server holds no client's model from one round to the next.
+
+Differences from the thesis
+- Only the clients that answer in a round enter the means. Others keep their cluster. A cluster with
+  nobody in it keeps its centre.
+- A client without a cluster takes the centre with the lowest loss (section 4.3.1), then trains.
+- (3.8) weights a client's loss by n_i / sum n and the distance by 1/m, which for clients of equal
+  size is what is written above; here `pull` is the same for all, whatever their size.
+- `recluster=r` makes the E step every r rounds, the first included; the thesis makes it in each.
+- Clients are served by the centre of their cluster. (3.6) has a model W_i for each client besides:
+  `serves=own` gives it that, trained from the centre once more, on the client's own samples.
+- `warm_rounds` trains the common model by FedAvg before clients are clustered; the thesis clusters
+  at once. What local training changes in a trained model tells more about the client.
+- K is chosen (`k=0`) by the loss on held-out samples: the smallest K that is not clearly worse than
+  the best. Section 3.4.2 leaves the criterion open.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie.algorithms.fedavg import FedAvg
+from coterie.algorithms.one_shot import OneShot, check_kept, clustered_part, few, joined, used
+from coterie.core.algorithm import Info, Serving, Start
+from coterie.core.clients import Clients, Each, on_client
+from coterie.core.cohort import Cohort
+from coterie.core.errors import at_least, at_most_clients, one_of
+from coterie.core.layout import split
+from coterie.core.work import LocalWork
+from coterie.starts import PANEL
+from coterie.vectors.kmeans import Assigned, nearest
+
+KEPT = 0.8  # share of a client's samples to train on while K is chosen
+
+
+class State(NamedTuple):
+    models: Tensor  # [k, d] centres W~
+    cluster: Tensor  # [m] the cluster of each client, -1 if unknown
+    rounds: Tensor  # [] rounds so far
+
+
+class Upload(NamedTuple):
+    model: Tensor  # [m, d] W_i
+    size: Tensor  # [m] samples n_i
+
+
+class Choice(NamedTuple):
+    cluster: Tensor  # [m] centre with the lowest loss
+
+
+class Judgement(NamedTuple):
+    loss: Tensor  # [m] loss on held-out samples
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeSEM(LocalWork):
+    """The server clusters the clients' models; members of a cluster train on from their mean."""
+
+    k: int = 2  # clusters K; 0: chosen on a sample of clients
+    pull: float = 0.0  # strength lambda of the pull towards the centre in local training
+    part: str = "all"  # parameters that the distance is over: all, head, body or a layer
+    weighting: str = "equal"  # weight of a client in a mean: equal, or its size
+    recluster: int = 1  # rounds from one E step to the next
+    warm_rounds: int = 0  # rounds of FedAvg for the common model, before clients are clustered
+    tries: int = 20  # clusterings at the start, of which the tightest is kept
+    sample: int = 100  # clients from whose models the first centres and k are found
+    k_most: int = 8  # largest k that is tried when it is to be chosen
+    k_rounds: int = 3  # rounds for which each k is tried
+    kept: float = 1.0  # share of a client's samples that it uses; the others are held out
+    serves: str = "centre"  # what a client uses: centre, or own (W_i, trained from the centre)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(self, "k", 0)
+        at_least(self, "pull", 0)
+        one_of(self, "weighting", ["equal", "size"])
+        at_least(self, "recluster", 1)
+        at_least(self, "warm_rounds", 0)
+        at_least(self, "tries", 1)
+        at_least(self, "sample", 1)
+        at_least(self, "k_most", 1)
+        at_least(self, "k_rounds", 1)
+        check_kept(self, self.kept)
+        one_of(self, "serves", ["centre", "own"])
+
+    def init(self, start: Start) -> State:
+        at_most_clients(self, "k", start.clients)
+        model = self._common(start)
+        k = self.k
+        if k == 0:
+            panel = few(start.sample(0, at_least=self.sample), self.sample, start.seed)
+            k = self.best_k(panel, model, start.seed)
+        return self.started(k, start.sample(0, at_least=PANEL * k), model, start.seed)
+
+    def round(self, state: State, clients: Clients) -> tuple[State, Info]:
+        k = len(state.models)
+        part = clustered_part(clients.task.layout, self.part)
+        centres = split(part, state.models)[0]
+        clients, cluster = joined(self.choose, state.models, state.cluster, clients)
+
+        def expectation(ids: Tensor, model: Tensor) -> Tensor:
+            if clients.round % self.recluster:
+                return cluster[ids]
+            return nearest(split(part, model)[0], centres)
+
+        fold = Assigned(k, expectation, by_size=self.weighting == "size")
+        ids, up = clients.run(self.train, fold=fold, model=Each(state.models, cluster))
+        known = state.cluster.index_put((ids,), up.cluster)
+        after = State(up.mean("model", empty=state.models), known, state.rounds + 1)
+        return after, Info(ids, up.cluster, k)
+
+    def serve(self, state: State, clients: Clients) -> Serving:
+        clients, cluster = joined(self.choose, state.models, state.cluster, clients)
+        own = partial(self.own, rounds=int(state.rounds)) if self.serves == "own" else None
+        return Serving(state.models, clients.ids, cluster[clients.ids], adapt=own)
+
+    @on_client
+    def train(self, cohort: Cohort, model: Tensor) -> Upload:
+        cohort = used(cohort, self.kept)
+        return Upload(self._trained(cohort, model, cohort.round), cohort.size)
+
+    @on_client
+    def own(self, cohort: Cohort, model: Tensor, rounds: int) -> Tensor:
+        return self._trained(used(cohort, self.kept), model, rounds)
+
+    @on_client
+    def choose(self, cohort: Cohort, models: Tensor) -> Choice:
+        return Choice(used(cohort, self.kept).loss(models).argmin(-1))
+
+    @on_client
+    def judge(self, cohort: Cohort, model: Tensor) -> Judgement:
+        return Judgement(cohort.split(self.kept)[1].loss(model[:, None])[:, 0])
+
+    def _trained(self, cohort: Cohort, centre: Tensor, round: int) -> Tensor:
+        """Models [m, d] after local training from each client's centre, with the pull of (3.8)."""
+        if not self.pull:
+            return self.local_update(cohort, centre, round=round)
+        strength = self.pull * clustered_part(cohort.task.layout, self.part).to(centre.dtype)
+        return self.local_update(cohort, centre, pull=strength, anchor=centre, round=round)
+
+    def _work(self) -> dict[str, Any]:
+        """The settings of local training, which the methods that this one is made of share."""
+        return {field.name: getattr(self, field.name) for field in fields(LocalWork)}
+
+    def _common(self, start: Start) -> Tensor:
+        """The model [d] that all clients train before they are clustered."""
+        fedavg = FedAvg(**self._work(), weighting=self.weighting)
+        state = fedavg.init(start)
+        for r in range(self.warm_rounds):
+            state, _ = fedavg.round(state, start.sample(r))
+        return state.model
+
+    def started(self, k: int, clients: Clients, model: Tensor, seed: int) -> State:
+        """The first centres: clusters of what clients make of one model [d] in a local training."""
+        common = {name: getattr(self, name) for name in ("part", "tries", "sample", "kept")}
+        once = OneShot(k=k, fits=1, **common, **self._work())
+        models, cluster = once.clustered(clients, model, seed)
+        return State(models, cluster, torch.tensor(0))
+
+    def best_k(self, clients: Clients, model: Tensor, seed: int) -> int:
+        """The number of clusters that serves a few clients best, or nearly, after some rounds."""
+        tried = min(self.k_most, len(clients.ids))
+        losses = torch.full((tried, clients.population), torch.nan, dtype=torch.float64)
+        for k in range(1, tried + 1):
+            trial = replace(self, k=k, kept=KEPT)
+            state = trial.started(k, clients, model, seed)
+            for _ in range(self.k_rounds):
+                state, _ = trial.round(state, clients)
+            members, cluster = joined(trial.choose, state.models, state.cluster, clients)
+            ids, up = members.run(trial.judge, model=Each(state.models, cluster))
+            if len(ids):
+                losses[k - 1, ids] = up.loss.double()
+        return smallest_good(losses)
+
+
+def smallest_good(losses: Tensor) -> int:
+    """The smallest K that is not clearly worse than the best; row K - 1 of `losses` [., m] is K's.
+
+    Clearly is by more than the standard error of the mean difference over the clients that were
+    judged under every K; the others are NaN.
+
+    >>> smallest_good(torch.tensor([[5.0, 5.0, 5.0], [2.0, 1.0, 3.0], [1.0, 2.0, 2.9]]))
+    2
+    """
+    losses = losses[:, ~losses.isnan().any(0)].clamp_max(1e9)  # a diverged model is only bad
+    if losses.shape[1] < 2:
+        return 1
+    worse = losses - losses[losses.mean(1).argmin()]
+    error = worse.std(1) / losses.shape[1] ** 0.5
+    return int((worse.mean(1) <= error).nonzero()[0]) + 1

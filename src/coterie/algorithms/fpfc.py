@@ -1,0 +1,250 @@
+"""FPFC: fusion penalised federated clustering.
+
+X. Yu, Z. Liu, Y. Sun, W. Wang: Clustered Federated Learning for Heterogeneous Data, AAAI 2023;
+long version https://arxiv.org/abs/2211.04218. Algorithm 1, with the letters of the paper:
+
+    omega_i = zeta_i = omega^0, theta_ij = v_ij = 0
+    for k = 0, ..., K - 1:
+        server:   send zeta_i to the participating devices A_k
+        device i: T times: omega_i -= alpha (grad f_i(omega_i) + rho (omega_i - zeta_i))
+        server:   for the pairs with a device in A_k:
+                      delta_ij = omega_i - omega_j + v_ij / rho
+                      theta_ij = argmin g(|theta|) + rho/2 |theta - delta_ij|^2
+                      v_ij = v_ij + rho (omega_i - omega_j - theta_ij)
+                  zeta_i = mean over j of omega_j + theta_ij - v_ij / rho
+    clusters: devices joined by pairs with |theta_ij| <= nu; the model of a cluster is the mean of
+    its omega_i, weighted by n_i
+
+g is the SCAD penalty, quadratic near 0. The server's line is in `vectors/fusion.py`.
+
+Differences from the paper
+- Lambda need not be given: by default it is chosen on a path of falling values, each begun where
+  the one before ended, by how well its clusters serve samples that devices hold out.
+- The text updates pairs with both devices in A_k (`pairs=both`); the authors' code, and the
+  default, those with at least one (`pairs=either`).
+- Of a larger network a part may be fused (`part=head`); the rest is averaged over everybody.
+- Clusters are reported in every round, not only at the end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie.core.algorithm import Info, Serving, Start
+from coterie.core.clients import Clients, Each, on_client
+from coterie.core.cohort import Cohort
+from coterie.core.errors import above, at_least, between, one_of
+from coterie.core.layout import Layout, join, split
+from coterie.core.work import LocalWork
+from coterie.vectors import fusion
+from coterie.vectors.folds import ByCluster
+
+
+class State(NamedTuple):
+    omega: Tensor  # [m, p] omega_i, the fused part of each device's model
+    zeta: Tensor  # [m, p] zeta_i
+    trunk: Tensor  # [d - p] what is not fused but common to all
+    size: Tensor  # [m] samples n_i, 0 for a device that was never heard of
+    lam: Tensor  # [] lambda
+    pair: Tensor  # [q] the pairs that keep something, see `fusion.Pairs`
+    delta: Tensor  # [q, p]
+    norm: Tensor  # [q]
+    scale: Tensor  # [q]
+
+
+class Upload(NamedTuple):
+    omega: Tensor  # [m, p] omega_i
+    trunk: Tensor  # [m, d - p] the rest of the model
+    size: Tensor  # [m] samples n_i
+
+
+class Choice(NamedTuple):
+    cluster: Tensor  # [m] model with the lowest loss
+
+
+class Slope(NamedTuple):
+    gradient: Tensor  # [m, p] grad f_i at omega^0
+
+
+class Fitted(NamedTuple):
+    cluster: Tensor  # [m]
+    model: Tensor  # [m, d] model trained in the cluster, without fusion
+    size: Tensor  # [m] samples n_i
+
+
+class HeldOut(NamedTuple):
+    loss: Tensor  # [m] mean loss on the samples held out
+
+
+@dataclass(frozen=True, kw_only=True)
+class FPFC(LocalWork):
+    """Devices keep models of their own, which a penalty on their differences draws together."""
+
+    lam: float = 0.0  # strength of the fusion lambda; 0: chosen on a path
+    rho: float = 1.0  # strength of the pull towards zeta
+    nu: float = 0.1  # devices whose models differ by at most this are in one cluster
+    penalty: str = "scad"  # penalty on differences: scad, or l1
+    a: float = 3.7  # where SCAD ends: models that differ by a lambda do not attract each other
+    xi: float = 0.001  # below this difference SCAD is quadratic
+    part: str = "all"  # the part of the model that is fused: all, head, or a layer's name
+    pairs: str = "either"  # pairs that a round updates: either of their devices took part, or both
+    lambdas: int = 8  # values of lambda on the path
+    lam_least: float = 0.1  # the last of them, as a share of the first, which joins everybody
+    path_rounds: int = 100  # rounds for each of them
+    hold: float = 0.2  # share of a device's samples that the path holds out to judge by
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(self, "lam", 0)
+        above(self, "rho", 0)
+        above(self, "nu", 0)
+        one_of(self, "penalty", ["scad", "l1"])
+        one_of(self, "pairs", ["either", "both"])
+        above(self, "xi", 0)
+        above(self, "a", 1 + 1 / self.rho)
+        at_least(self, "lambdas", 1)
+        between(self, "lam_least", 0, 1)
+        at_least(self, "path_rounds", 1)
+        between(self, "hold", 0, 1)
+
+    def init(self, start: Start) -> State:
+        own, trunk = split(start.task.layout.part(self.part), start.models(1)[0])
+        omega = own.repeat(start.clients, 1)
+        size = torch.zeros(start.clients, dtype=torch.long)
+        lam = omega.new_tensor(self.lam)
+        state = State(omega, omega, trunk, size, lam, *fusion.together(omega))
+        return state if self.lam else self._warmed_up(state, start)
+
+    def round(self, state: State, clients: Clients) -> tuple[State, Info]:
+        ids, state = self._advance(state, clients, torch.tensor(1.0))
+        cluster = self._clusters(state)
+        return state, Info(ids, cluster[ids], int(cluster.max()) + 1)
+
+    def serve(self, state: State, clients: Clients) -> Serving:
+        cluster = self._clusters(state)
+        models = self._models(state, cluster, clients.task.layout)
+        ids = clients.ids
+        known = ids < clients.population
+        known &= state.size[torch.where(known, ids, 0)] > 0
+        served = cluster[torch.where(known, ids, 0)]
+        if not bool(known.all()):
+            _, up = clients.only(ids[~known]).run(self.choose, models=models)
+            served[~known] = up.cluster
+        return Serving(models, ids, served)
+
+    @on_client
+    def begin(
+        self, cohort: Cohort, omega: Tensor, zeta: Tensor, trunk: Tensor, share: Tensor
+    ) -> Upload:
+        cohort.keep("omega", cohort.recall("omega", omega))
+        return self.train(cohort, zeta, trunk, share)
+
+    @on_client
+    def train(self, cohort: Cohort, zeta: Tensor, trunk: Tensor, share: Tensor) -> Upload:
+        part = cohort.task.layout.part(self.part)
+        used = cohort if share == 1 else cohort.split(float(share))[0]
+        begin, anchor = join(part, cohort.recall("omega"), trunk), join(part, zeta, trunk)
+        end = self.local_update(used, begin, pull=self.rho * part, anchor=anchor)
+        omega, trunk = split(part, end)
+        cohort.keep("omega", omega)
+        return Upload(omega, trunk, cohort.size)
+
+    @on_client
+    def choose(self, cohort: Cohort, models: Tensor) -> Choice:
+        return Choice(cohort.loss(models).argmin(-1))
+
+    @on_client
+    def slope(self, cohort: Cohort, model: Tensor) -> Slope:
+        gradient = cohort.gradient(model.expand(len(cohort), -1))
+        return Slope(gradient[:, cohort.task.layout.part(self.part)])
+
+    @on_client
+    def fit(self, cohort: Cohort, model: Tensor, cluster: Tensor) -> Fitted:
+        kept = cohort.split(1 - self.hold)[0]
+        return Fitted(cluster, self.local_update(kept, model), cohort.size)
+
+    @on_client
+    def judge(self, cohort: Cohort, model: Tensor) -> HeldOut:
+        held_out = cohort.split(1 - self.hold)[1]
+        return HeldOut(held_out.loss(model[:, None])[:, 0])
+
+    def _advance(self, state: State, clients: Clients, share: Tensor) -> tuple[Tensor, State]:
+        """Who answered and the state after a round; devices train on a share of their samples."""
+        message: dict[str, Any] = {"zeta": Each(state.zeta), "trunk": state.trunk, "share": share}
+        new = state.size[clients.ids] == 0
+        starters, veterans = clients.only(clients.ids[new]), clients.only(clients.ids[~new])
+        answers = [
+            starters.run(self.begin, omega=Each(state.omega), **message),
+            veterans.run(self.train, **message),
+        ]
+        answers = [(ids, up) for ids, up in answers if len(ids)]
+        if not answers:
+            return clients.ids[:0], state
+        ids = torch.cat([ids for ids, _ in answers])
+        omega, trunk, size = map(torch.cat, zip(*(up for _, up in answers), strict=True))
+        omega = state.omega.index_put((ids,), omega)
+        pairs, zeta = fusion.update(
+            fusion.Pairs(*state[-4:]),
+            omega,
+            fusion.touched(len(omega), ids, both=self.pairs == "both"),
+            lambda norm: self._shrink(norm, float(state.lam)),
+            forget=self.pairs == "either",
+        )
+        size, trunk = state.size.index_put((ids,), size), trunk.mean(0)
+        return ids.sort().values, State(omega, zeta, trunk, size, state.lam, *pairs)
+
+    def _shrink(self, norm: Tensor, lam: float) -> Tensor:
+        if self.penalty == "l1":
+            return fusion.l1(norm, lam=lam, rho=self.rho)
+        return fusion.scad(norm, lam=lam, a=self.a, rho=self.rho, xi=self.xi)
+
+    def _clusters(self, state: State) -> Tensor:
+        """The cluster of every device, [m]."""
+        return fusion.components(fusion.Pairs(*state[-4:]), state.omega, self.nu)
+
+    def _models(self, state: State, cluster: Tensor, layout: Layout) -> Tensor:
+        """The model of every cluster [k, d]: the mean of its devices', weighted by n_i."""
+        mean = fusion.cluster_means(state.omega, cluster, state.size)
+        return join(layout.part(self.part), mean, state.trunk)
+
+    def _warmed_up(self, state: State, start: Start) -> State:
+        """The solution with the best lambda on a path of falling values, each begun at the last.
+
+        As a path of the lasso it begins where everybody is together: at omega^0 that is so if
+        lambda is the largest difference of two devices' gradients. What is judged is the clusters.
+        """
+        common = join(start.task.layout.part(self.part), state.omega[0], state.trunk)
+        ids, up = start.sample(0, at_least=start.clients).run(self.slope, model=common)
+        top = float(torch.pdist(up.gradient).max()) if len(ids) > 1 else 1.0
+        ratio = self.lam_least ** (1 / max(1, self.lambdas - 1))
+        best, least, before, loss = state, torch.inf, None, torch.inf
+        for stage in range(self.lambdas):
+            state = state._replace(lam=torch.full_like(state.lam, top * ratio**stage))
+            for r in range(self.path_rounds):
+                sample = start.sample(stage * self.path_rounds + r)
+                state = self._advance(state, sample, torch.tensor(1 - self.hold))[1]
+            cluster = self._clusters(state)
+            if before is None or not torch.equal(cluster, before):
+                loss = self._held_out_loss(cluster, common, start)
+            if loss <= least:  # of two lambdas with the same clusters the smaller learns faster
+                best, least = state, loss
+            before = cluster
+            if int(cluster.max()) + 1 > start.clients / 2:
+                break  # from here on clusters only fall apart
+        return best
+
+    def _held_out_loss(self, cluster: Tensor, common: Tensor, start: Start) -> float:
+        """How well clusters [m] serve: the mean loss of models that are trained in them anew."""
+        models = common.repeat(int(cluster.max()) + 1, 1)
+        fold = ByCluster(len(models), by_size=True)
+        for r in range(self.path_rounds):
+            model, own = Each(models, cluster), Each(cluster)
+            _, up = start.sample(r).run(self.fit, fold=fold, model=model, cluster=own)
+            models = up.mean("model", empty=models)
+        model = Each(models, cluster)
+        ids, held_out = start.sample(0, at_least=start.clients).run(self.judge, model=model)
+        return float(held_out.loss.mean()) if len(ids) else torch.inf

@@ -1,0 +1,28 @@
+"""FPFC-l1: FPFC with a convex penalty, the variant that the paper compares itself with.
+
+X. Yu, Z. Liu, Y. Sun, W. Wang: Clustered Federated Learning for Heterogeneous Data, AAAI 2023;
+long version https://arxiv.org/abs/2211.04218. Algorithm 1 as in `fpfc.py`, with g(t) = lambda t:
+
+    theta_ij = max(0, 1 - lambda / (rho |delta_ij|)) delta_ij
+
+This penalty pulls devices together however far apart they are, so it biases the models and joins
+clusters before it has joined all of their members; the paper shows it to show why SCAD is needed.
+It is a reference, and the same algorithm but for one line and one default: hence the subclass.
+
+Differences from the paper
+- Those of FPFC.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coterie.algorithms.fpfc import FPFC
+
+
+@dataclass(frozen=True, kw_only=True)
+class FPFCL1(FPFC):
+    """FPFC with the convex l1 penalty, which biases the models."""
+
+    penalty: str = "l1"  # penalty on differences: scad, or l1
+    nu: float = 4.0  # devices whose models differ by at most this are in one cluster

@@ -1,0 +1,118 @@
+"""HypCluster: hypothesis-based clustering.
+
+Y. Mansour, M. Mohri, J. Ro, A. T. Suresh: Three Approaches for Personalization with Applications to
+Federated Learning, 2020, https://arxiv.org/abs/2002.10619, the approach by user clustering. Over q
+hypotheses h_1, ..., h_q it minimises the sum of m_k min_i L_k(h_i) over the clients k, with m_k the
+number of samples of client k and L_k its mean loss:
+
+    for t = 1, ..., T:
+        server:   send h_1, ..., h_q to the participating clients P
+        client k: f(k) = argmin_i L_k(h_i), on its training data
+                  w_k = LocalUpdate(h_f(k))
+        server:   h_i = mean of w_k over the clients with f(k) = i, weighted by m_k
+
+It was found at the same time as IFCA. The objective differs: in IFCA every client counts the same,
+here every sample. `IFCA(weighting="size")` makes the same rounds, and has what only its paper has:
+gradient averaging, shared trunks, stable identities.
+
+Differences from the paper
+- The paper's few steps of SGD on the joint data of a cluster are local steps and a mean, as FedAvg
+  does them.
+- Where the q hypotheses begin is a start policy, as for IFCA; the default is `farthest`.
+- A hypothesis that nobody chose stays as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie import starts
+from coterie.core.algorithm import Info, Serving, Start
+from coterie.core.clients import Clients, on_client
+from coterie.core.cohort import Cohort
+from coterie.core.errors import at_least, at_most_clients, one_of
+from coterie.core.work import LocalWork
+from coterie.vectors.folds import ByCluster
+
+
+class State(NamedTuple):
+    models: Tensor  # [k, d] hypotheses h_i
+
+
+class Upload(NamedTuple):
+    cluster: Tensor  # [m] f(k)
+    model: Tensor  # [m, d] w_k
+    size: Tensor  # [m] samples m_k
+
+
+class Choice(NamedTuple):
+    cluster: Tensor  # [m] f(k)
+
+
+class Losses(NamedTuple):
+    loss: Tensor  # [m, k] L_k(h_i)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HypCluster(LocalWork):
+    """Clients choose the hypothesis with the lowest loss and train it; every sample counts."""
+
+    k: int = 2  # clusters
+    start: str = "farthest"  # start policy: random, restarts, reject, warm or farthest
+    tries: int = 10  # draws of k models that restarts and reject may make
+    start_rounds: int = 10  # rounds of training in restarts, warm and farthest
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(self, "k", 1)
+        one_of(self, "start", starts.POLICIES)
+        at_least(self, "tries", 1)
+        at_least(self, "start_rounds", 1)
+
+    def init(self, start: Start) -> State:
+        at_most_clients(self, "k", start.clients)
+        trial = starts.Trial(
+            k=self.k,
+            start=start,
+            draw=lambda attempt: start.models(self.k, attempt),
+            losses=self._losses,
+            advance=self._advance,
+            teach=self._advance,
+        )
+        return State(starts.POLICIES[self.start](trial, self.tries, self.start_rounds))
+
+    def round(self, state: State, clients: Clients) -> tuple[State, Info]:
+        fold = ByCluster(self.k, by_size=True)
+        ids, up = clients.run(self.train, fold=fold, models=state.models)
+        return State(up.mean("model", empty=state.models)), Info(ids, up.cluster, self.k)
+
+    def serve(self, state: State, clients: Clients) -> Serving:
+        ids, up = clients.run(self.choose, models=state.models)
+        return Serving(state.models, ids, up.cluster)
+
+    @on_client
+    def train(self, cohort: Cohort, models: Tensor) -> Upload:
+        cluster = cohort.loss(models).argmin(-1)
+        return Upload(cluster, self.local_update(cohort, models[cluster]), cohort.size)
+
+    @on_client
+    def choose(self, cohort: Cohort, models: Tensor) -> Choice:
+        return Choice(cohort.loss(models).argmin(-1))
+
+    @on_client
+    def losses(self, cohort: Cohort, models: Tensor) -> Losses:
+        return Losses(cohort.loss(models))
+
+    def _losses(self, models: Tensor, clients: Clients) -> tuple[Tensor, Tensor]:
+        """Who answered [a], and the loss of each of them under each model [a, j]."""
+        ids, up = clients.run(self.losses, models=models)
+        return ids, up.loss if len(ids) else torch.zeros(0, len(models))
+
+    def _advance(self, models: Tensor, clients: Clients) -> Tensor:
+        """The models after a round before the first."""
+        state, _ = replace(self, k=len(models)).round(State(models), clients)
+        return state.models

@@ -1,0 +1,196 @@
+"""k-FED: one-shot clustering of samples.
+
+D. K. Dennis, T. Li, V. Smith: Heterogeneity for the Win: One-Shot Federated Clustering, ICML 2021,
+https://arxiv.org/abs/2103.00697. A^z are the samples of device z, one in each row:
+
+    device z: A^ = projection of A^z on its k' leading right singular vectors
+              nu_1, ..., nu_k' = centres of k-means on A^
+              S_r = {i: 3 |A^_i - nu_r| <= |A^_i - nu_s| for every other s}
+              theta_1, ..., theta_k' = Lloyd on A^z from the means of its rows in S_1, ..., S_k'
+              send theta^z
+    server:   M = the centres of one device
+              until |M| = k: add to M the centre that is farthest from it
+              tau_1, ..., tau_k = all centres, each with the nearest of M;  mu_j = mean of tau_j
+    device z: a sample is in cluster j if its nearest theta_r is in tau_j
+
+Differences from the paper
+- The paper has k' given, different centres of a device being of different clusters. Here k' is k
+  unless it is set, so that a device may cut a cluster into pieces. The server therefore begins with
+  one centre; `server=device` begins with all of one device's, as in the paper.
+- `server=k-means` runs k-means on the centres until it rests: the k-FED of the UIFCA paper.
+- n <= k' samples are sent as they are. An empty S_r leaves nu_r itself, a centre without samples is
+  not sent.
+- Clients that come in later rounds are added; a client that never came clusters its samples by
+  itself and gives each of its centres the cluster of the nearest of M.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from coterie.core import seeds
+from coterie.core.algorithm import Info, Serving, Start
+from coterie.core.clients import Clients, on_client
+from coterie.core.cohort import Cohort
+from coterie.core.errors import SettingError, at_least, one_of
+from coterie.vectors.kmeans import (
+    kmeans,
+    lloyd,
+    means,
+    nearest,
+    order_of_their_own,
+    squared_distances,
+)
+
+
+class State(NamedTuple):
+    centres: Tensor  # [m, k', d] theta: what each client sent
+    number: Tensor  # [m] how many centres that is; 0 for a client that never answered
+    chosen: Tensor  # [k, d] M: a centre is in the cluster of the nearest of them
+    mu: Tensor  # [k, d] the mean of the centres in each cluster; like M it is 0 at first
+    seed: Tensor  # [] where all draws begin
+
+
+class Upload(NamedTuple):
+    centres: Tensor  # [m, k', d] theta, that with the most samples first
+    number: Tensor  # [m] how many centres there are: at most k'
+
+
+class Choice(NamedTuple):
+    cluster: Tensor  # [m] cluster of the client's largest centre
+
+
+@dataclass(frozen=True, kw_only=True)
+class KFed:
+    """Clients cluster their samples and send the centres, which the server clusters once."""
+
+    k: int = 2  # clusters
+    k_local: int = 0  # clusters k' that a client looks for; 0: as many as k
+    server: str = "farthest"  # how centres are clustered: farthest, device (the paper) or k-means
+    tries: int = 10  # starts of k-means, of which the best is kept
+
+    learns: ClassVar[str] = "centres"
+    suggests: ClassVar[dict[str, Any]] = {"rounds": 1, "fraction": 1.0}
+
+    def __post_init__(self) -> None:
+        at_least(self, "k", 1)
+        at_least(self, "k_local", 0)
+        one_of(self, "server", ["farthest", "device", "k-means"])
+        at_least(self, "tries", 1)
+
+    def init(self, start: Start) -> State:
+        layout = start.task.layout
+        if layout.names != ["centre"]:
+            raise SettingError(
+                f"KFed finds centres of samples: its task must be Centre, "
+                f"got {type(start.task).__name__}"
+            )
+        centres = torch.zeros(start.clients, self._most, layout.size, dtype=layout.dtype)
+        nothing = centres.new_zeros(self.k, layout.size)
+        seed = torch.tensor(seeds.derive(start.seed, "k-fed"))
+        number = torch.zeros(start.clients, dtype=torch.long)
+        return State(centres, number, nothing, nothing, seed)
+
+    def round(self, state: State, clients: Clients) -> tuple[State, Info]:
+        ids, up = clients.run(self.cluster, seed=state.seed)
+        if len(ids) == 0:
+            return state, Info(ids, ids, self.k)
+        centres = state.centres.index_copy(0, ids, up.centres)
+        number = state.number.index_copy(0, ids, up.number)
+        chosen, mu = self._joined(centres, number, int(state.seed))
+        after = State(centres, number, chosen, mu, state.seed)
+        return after, Info(ids, nearest(up.centres[:, 0], chosen), self.k)
+
+    def serve(self, state: State, clients: Clients) -> Serving:
+        ids, up = clients.run(self.choose, chosen=state.chosen, seed=state.seed)
+        label = partial(self.label, chosen=state.chosen, seed=state.seed)
+        return Serving(state.mu, ids, up.cluster, label=label)
+
+    @on_client
+    def cluster(self, cohort: Cohort, seed: Tensor) -> Upload:
+        up = self._local(cohort, seed)
+        cohort.keep("centres", up.centres)
+        cohort.keep("number", up.number)
+        return up
+
+    @on_client
+    def choose(self, cohort: Cohort, chosen: Tensor, seed: Tensor) -> Choice:
+        return Choice(nearest(self._own(cohort, seed).centres[:, 0], chosen))
+
+    @on_client
+    def label(self, cohort: Cohort, models: Tensor, chosen: Tensor, seed: Tensor) -> Tensor:
+        own = self._own(cohort, seed)
+        labels = []
+        for (x, _), centres, number in zip(cohort, own.centres, own.number.tolist(), strict=True):
+            theta = centres[:number]
+            labels.append(nearest(theta, chosen)[nearest(x.flatten(1), theta)])
+        return pad_sequence(labels, batch_first=True)
+
+    @property
+    def _most(self) -> int:
+        """Centres of a client at most, k'."""
+        return self.k_local or self.k
+
+    def _own(self, cohort: Cohort, seed: Tensor) -> Upload:
+        """The centres that clients kept, or find now if they never took part."""
+        if bool(cohort.remembers("centres").all()):
+            return Upload(cohort.recall("centres"), cohort.recall("number"))
+        now = self._local(cohort, seed)
+        return Upload(cohort.recall("centres", now.centres), cohort.recall("number", now.number))
+
+    def _local(self, cohort: Cohort, seed: Tensor) -> Upload:
+        """The device's side of the method, client by client."""
+        found = []
+        for x, _ in cohort:
+            points = x.flatten(1)
+            theta = local_centres(points, self._most, int(seed), self.tries)
+            size = torch.bincount(nearest(points, theta), minlength=len(theta))
+            found.append(theta[size.argsort(descending=True, stable=True)[: int((size > 0).sum())]])
+        centres = found[0].new_zeros(len(found), self._most, found[0].shape[1])
+        for row, theta in zip(centres, found, strict=True):
+            row[: len(theta)] = theta
+        return Upload(centres, torch.tensor([len(theta) for theta in found]))
+
+    def _joined(self, centres: Tensor, number: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+        """The server's side: from the centres [m, k', d] that are there, M and mu."""
+        points = centres[torch.arange(self._most) < number[:, None]]  # [c, d]
+        if self.server == "k-means" and len(points) >= self.k:
+            mu = kmeans(points, self.k, seed, tries=self.tries).centres
+            return mu, mu
+        known = torch.nonzero(number).flatten()
+        z = known[order_of_their_own(centres[known, 0], seed)[0]]  # any of them
+        first = min(int(number[z]), self.k) if self.server == "device" else 1
+        chosen = farthest(points, centres[z, :first], self.k)
+        return chosen, means(points, nearest(points, chosen), empty=chosen)
+
+
+def local_centres(points: Tensor, k: int, seed: int, tries: int) -> Tensor:
+    """Centres [k, d] of points [n, d] as a device finds them; the points if there are no more."""
+    if len(points) <= k:
+        return points
+    right = torch.linalg.svd(points, full_matrices=False).Vh[:k]  # [k, d]
+    projected = points @ right.T
+    nu = kmeans(projected, k, seed, tries=tries).centres
+    apart = squared_distances(projected, nu).sqrt()  # [n, k]
+    best, r = apart.min(1)
+    clear = 3 * best <= apart.scatter(1, r[:, None], torch.inf).amin(1)
+    return lloyd(points, means(points[clear], r[clear], empty=nu @ right)).centres
+
+
+def farthest(points: Tensor, begun: Tensor, k: int) -> Tensor:
+    """`begun` [b, d] and, until they are k, the point that is farthest from all of them.
+
+    >>> line = torch.tensor([[0.0], [1.0], [4.0], [9.0]])
+    >>> farthest(line, line[1:2], 3).flatten().tolist()
+    [1.0, 9.0, 4.0]
+    """
+    while len(begun) < k:
+        apart = squared_distances(points, begun).amin(1)
+        begun = torch.cat([begun, points[apart.argmax()][None]])
+    return begun

@@ -1,0 +1,193 @@
+"""One-shot: cluster the clients' own models once, then FedAvg inside the clusters.
+
+A. Ghosh, J. Hong, D. Yin, K. Ramchandran: Robust Federated Learning in a Heterogeneous Environment,
+2019, https://arxiv.org/abs/1906.06629. The three stages:
+
+    client i: w^_i = argmin F_i(w), the local empirical risk minimiser
+    server:   C_1, ..., C_K = (trimmed) K-means of the w^_i
+    for t = 0, ..., T - 1, inside each cluster:
+        client i: w_i = LocalUpdate(w_j), j the cluster of i
+        server:   w_j = mean of w_i over the participating clients of C_j
+
+Differences from the paper
+- The minimiser is approximated: `fits` local trainings from one random model that all share.
+- The last stage is the plain mean, not the authors' Byzantine-robust gradient descent.
+- `trim` takes trimmed means in Lloyd's algorithm, coordinate by coordinate; it is off by default.
+- A cluster's model begins at its centre; the paper leaves that open.
+- A client whose model did not arrive joins the cluster with the lowest loss when it first takes
+  part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie.core import seeds
+from coterie.core.algorithm import REDRAWS, Info, Serving, Start
+from coterie.core.clients import Clients, Each, on_client
+from coterie.core.cohort import Cohort
+from coterie.core.errors import (
+    CoterieError,
+    SettingError,
+    at_least,
+    at_most_clients,
+    one_of,
+)
+from coterie.core.layout import Layout, join, split
+from coterie.core.work import LocalWork
+from coterie.vectors.kmeans import Assigned, kmeans, nearest
+
+
+class State(NamedTuple):
+    models: Tensor  # [k, d] w_j
+    cluster: Tensor  # [m] the cluster of each client, -1 if unknown
+
+
+class Fit(NamedTuple):
+    model: Tensor  # [m, p] w^_i, or the part of it that is clustered
+    size: Tensor  # [m] samples n_i
+
+
+class Upload(NamedTuple):
+    model: Tensor  # [m, d] w_i
+    size: Tensor  # [m] samples n_i
+
+
+class Choice(NamedTuple):
+    cluster: Tensor  # [m] model with the lowest loss
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneShot(LocalWork):
+    """Clients train alone, their models are clustered once, then each cluster has its FedAvg."""
+
+    k: int = 2  # clusters K
+    fits: int = 10  # local trainings, each as long as that of a round, before the clustering
+    part: str = "all"  # parameters that are clustered: all, head, body or a layer
+    trim: float = 0.0  # share that a trimmed mean leaves out at each end; 0: plain k-means
+    tries: int = 20  # starts of k-means, of which the tightest clustering is kept
+    sample: int = 500  # clients that k-means sees; others join the nearest centre
+    kept: float = 1.0  # share of a client's samples that it uses; the others are held out
+    weighting: str = "equal"  # weight of a client in a mean: equal, or its size
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(self, "k", 1)
+        at_least(self, "fits", 1)
+        at_least(self, "trim", 0)
+        if self.trim >= 0.5:
+            raise SettingError(f"`trim` of OneShot must be below 0.5, got {self.trim:g}")
+        at_least(self, "tries", 1)
+        at_least(self, "sample", 1)
+        check_kept(self, self.kept)
+        one_of(self, "weighting", ["equal", "size"])
+
+    def init(self, start: Start) -> State:
+        at_most_clients(self, "k", start.clients)
+        everybody = start.sample(0, at_least=start.clients)
+        return self.clustered(everybody, start.models(1)[0], start.seed)
+
+    def round(self, state: State, clients: Clients) -> tuple[State, Info]:
+        k = len(state.models)
+        clients, cluster = joined(self.choose, state.models, state.cluster, clients)
+        fold = Assigned(k, lambda ids, _: cluster[ids], by_size=self.weighting == "size")
+        ids, up = clients.run(self.train, fold=fold, model=Each(state.models, cluster))
+        known = state.cluster.index_put((ids,), up.cluster)
+        return State(up.mean("model", empty=state.models), known), Info(ids, up.cluster, k)
+
+    def serve(self, state: State, clients: Clients) -> Serving:
+        clients, cluster = joined(self.choose, state.models, state.cluster, clients)
+        return Serving(state.models, clients.ids, cluster[clients.ids])
+
+    def clustered(self, clients: Clients, model: Tensor, seed: int) -> State:
+        """k models and the clusters of `clients`, from what they make of one common model [d]."""
+        part = clustered_part(clients.task.layout, self.part)
+        first = few(clients, max(self.sample, self.k), seed)
+        points, ids = torch.zeros(0, int(part.sum()), dtype=model.dtype), first.ids[:0]
+        for _ in range(REDRAWS):  # replies may be lost
+            ids, up = first.run(self.fit, model=model)
+            if len(ids):
+                finite = up.model.isfinite().all(1)
+                ids, points = ids[finite], up.model if finite.all() else up.model[finite]
+            if len(ids) >= self.k:
+                break
+        else:
+            raise CoterieError(
+                f"fewer than k = {self.k} clients sent a finite model to begin with, so that no "
+                "clusters could be found"
+            )
+        found = kmeans(points, self.k, seed, tries=self.tries, trim=self.trim)
+        cluster = torch.full((clients.population,), -1).index_put((ids,), found.cluster)
+        rest = clients.only(clients.ids[~torch.isin(clients.ids, first.ids)])
+        fold = Assigned(self.k, lambda _, w: nearest(w, found.centres))
+        others, near = rest.run(self.fit, fold=fold, model=model)
+        cluster = cluster.index_put((others,), near.cluster)
+        return State(join(part, found.centres, split(part, model)[1]), cluster)
+
+    @on_client
+    def fit(self, cohort: Cohort, model: Tensor) -> Fit:
+        cohort = used(cohort, self.kept)
+        w = model.expand(len(cohort), -1)
+        for _ in range(self.fits):
+            w = self.local_update(cohort, w)
+        part = clustered_part(cohort.task.layout, self.part)
+        return Fit(split(part, w)[0], cohort.size)
+
+    @on_client
+    def train(self, cohort: Cohort, model: Tensor) -> Upload:
+        cohort = used(cohort, self.kept)
+        return Upload(self.local_update(cohort, model), cohort.size)
+
+    @on_client
+    def choose(self, cohort: Cohort, models: Tensor) -> Choice:
+        return Choice(used(cohort, self.kept).loss(models).argmin(-1))
+
+
+def joined(
+    choose: Callable[..., Any], models: Tensor, known: Tensor, clients: Clients
+) -> tuple[Clients, Tensor]:
+    """The clients that have a cluster, and the cluster by client id; newcomers choose one by loss.
+
+    `known` [m] is the cluster of each client so far, -1 if it has none.
+    """
+    ids = clients.ids
+    unseen = int(ids.max()) + 1 - len(known) if len(ids) else 0  # numbered behind the others
+    cluster = torch.cat([known, known.new_full((max(0, unseen),), -1)])
+    new = ids[cluster[ids] < 0]
+    if len(new):
+        answered, up = clients.only(new).run(choose, models=models)
+        if len(answered):
+            cluster[answered] = up.cluster
+    return clients.only(ids[cluster[ids] >= 0]), cluster
+
+
+def clustered_part(layout: Layout, name: str) -> Tensor:
+    """The coordinates that are clustered, a mask [d]; buffers are no parameters and never count."""
+    part = layout.part(name)
+    part[layout.trained_size :] = False
+    return part
+
+
+def few(clients: Clients, count: int, seed: int) -> Clients:
+    """At most `count` of the clients, drawn at random."""
+    if len(clients.ids) <= count:
+        return clients
+    order = torch.randperm(len(clients.ids), generator=seeds.generator(seed, "few"))
+    return clients.only(clients.ids[order[:count]])
+
+
+def check_kept(owner: object, kept: float) -> None:
+    """Refuse a share of samples that leaves nothing to train on, or that is more than all."""
+    if not 0 < kept <= 1:
+        name = type(owner).__name__
+        raise SettingError(f"`kept` of {name} must be above 0 and at most 1, got {kept:g}")
+
+
+def used(cohort: Cohort, kept: float) -> Cohort:
+    """The cohort with the samples that it may use."""
+    return cohort if kept >= 1 else cohort.split(kept)[0]

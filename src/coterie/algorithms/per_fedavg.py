@@ -1,0 +1,113 @@
+"""Per-FedAvg: a common start from which a step of its own takes each client a long way.
+
+A. Fallah, A. Mokhtari, A. Ozdaglar: Personalized Federated Learning with Theoretical Guarantees: A
+Model-Agnostic Meta-Learning Approach, NeurIPS 2020, https://arxiv.org/abs/2002.07948. Algorithm 1
+in its first-order form, Per-FedAvg (FO):
+
+    for k = 0, ..., K - 1:
+        server:   send w to the participating clients A_k
+        client i: w_i = w; then tau times, on fresh batches D and D':
+                      w~  = w_i - alpha gradient of f_i at w_i on D
+                      w_i = w_i - beta gradient of f_i at w~ on D'
+        server:   w = mean of w_i over A_k
+
+A client is served w after one such step of size alpha on its own data.
+
+Differences from the paper
+- The factor I - alpha Hessian in front of the second gradient is left out, as in the paper's FO
+  form; the Hessian-free form HF, which estimates it from two more gradients, is not here.
+- A client adapts with the gradient of all its samples, and may make more than one step before it is
+  served (`adapt_steps`); training always looks one step ahead, as in the paper.
+- By default a gradient is that of all samples (`batch=0`), so that D and D' are the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie.core.algorithm import Info, Serving, Start
+from coterie.core.clients import Clients, on_client
+from coterie.core.cohort import Cohort
+from coterie.core.errors import above, at_least, one_of
+from coterie.vectors.folds import ByCluster
+
+
+class State(NamedTuple):
+    model: Tensor  # [d] w
+
+
+class Upload(NamedTuple):
+    cluster: Tensor  # [m] always 0: there is one common start
+    model: Tensor  # [m, d] w_i
+    size: Tensor  # [m] samples n_i
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerFedAvg:
+    """Clients train one model for what it becomes after a step on their own data."""
+
+    lr: float = 0.1  # step size beta
+    decay: float = 1.0  # factor on the step size after every round
+    steps: int = 10  # local meta-steps tau
+    batch: int = 0  # samples per gradient; 0: all of the client's
+    weight_decay: float = 0.0  # strength of the pull towards zero
+    adapt_lr: float = 0.1  # step size alpha of the adaptation, in training and when served
+    adapt_steps: int = 1  # steps of adaptation that a client makes when it is served
+    weighting: str = "equal"  # weight of a client in a mean: equal, or its size
+
+    def __post_init__(self) -> None:
+        above(self, "lr", 0)
+        above(self, "decay", 0)
+        at_least(self, "steps", 1)
+        at_least(self, "batch", 0)
+        at_least(self, "weight_decay", 0)
+        above(self, "adapt_lr", 0)
+        at_least(self, "adapt_steps", 0)
+        one_of(self, "weighting", ["equal", "size"])
+
+    def init(self, start: Start) -> State:
+        return State(start.models(1)[0])
+
+    def round(self, state: State, clients: Clients) -> tuple[State, Info]:
+        fold = ByCluster(1, by_size=self.weighting == "size")
+        ids, up = clients.run(self.train, fold=fold, model=state.model)
+        model = up.pooled_mean("model", empty=state.model)
+        return State(model), Info(ids, ids, clients.population)
+
+    def serve(self, state: State, clients: Clients) -> Serving:
+        models = state.model.expand(len(clients.ids), -1)
+        return Serving(models, clients.ids, torch.arange(len(clients.ids)), adapt=self.adapt)
+
+    @on_client
+    def train(self, cohort: Cohort, model: Tensor) -> Upload:
+        model = model.expand(len(cohort), -1)
+        for _ in range(self.steps):
+            model = self._meta_step(cohort, model)
+        return Upload(torch.zeros_like(cohort.ids), model, cohort.size)
+
+    @on_client
+    def adapt(self, cohort: Cohort, model: Tensor) -> Tensor:
+        if self.adapt_steps == 0:
+            return model
+        return cohort.descend(
+            model, lr=self.adapt_lr, steps=self.adapt_steps, weight_decay=self.weight_decay
+        )
+
+    def _meta_step(self, cohort: Cohort, model: Tensor) -> Tensor:
+        """Each client's w_i [m, d] moved by the gradient at w~, which is w_i adapted."""
+        adapted = self._step(cohort, model, self.adapt_lr)
+        beyond = self._step(cohort, adapted, self.lr * self.decay**cohort.round)
+        # Only what is trained has a gradient; running statistics are those of the last batch.
+        layout = cohort.task.layout
+        trained = torch.arange(layout.size) < layout.trained_size
+        return torch.where(trained, model + (beyond - adapted), beyond)
+
+    def _step(self, cohort: Cohort, model: Tensor, lr: float) -> Tensor:
+        """One gradient step of each client on a batch of its own."""
+        return cohort.descend(
+            model, lr=lr, steps=1, batch=self.batch, weight_decay=self.weight_decay
+        )

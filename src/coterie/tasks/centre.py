@@ -1,0 +1,71 @@
+"""Centre: a model is a point, and a good one is near the samples."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from coterie.core.errors import DataError
+from coterie.core.task import Summary
+from coterie.tasks.network import NetworkTask
+
+
+class Centre(NetworkTask):
+    """One point among the samples; the loss of a sample is its squared distance from it.
+
+    Nothing is predicted and labels are not looked at. Samples of any shape are taken as vectors of
+    `features` numbers, divided by `scale`. A mean is the best centre, so that a gradient step of
+    size 1/2 over all samples leads to it.
+
+    >>> task = Centre(2)
+    >>> task.losses(task.module(torch.zeros(1, 2)) * 0 + 3, torch.zeros(1)).tolist()
+    [18.0]
+    """
+
+    def __init__(
+        self, features: int, *, scale: float = 1.0, dtype: torch.dtype = torch.float32
+    ) -> None:
+        super().__init__(Point(features, dtype), scale=scale)
+        self.features = features
+
+    def losses(self, output: Tensor, y: Tensor) -> Tensor:
+        """Squared distances: differences [..., n, d] give [..., n]."""
+        return output.square().sum(-1)
+
+    def targets(self, y: Tensor) -> Tensor:
+        return y
+
+    def check(self, x: Tensor, y: Tensor) -> None:
+        """Refuse samples of another dimension."""
+        found = x[0].numel()
+        if found != self.features:
+            raise DataError(
+                f"a centre of {self.features} features needs samples of as many numbers, "
+                f"got {found}"
+            )
+
+    def score(self, output: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+        """Per client: samples and summed squared distance, [m, 2]."""
+        weight = mask.double()
+        loss = (self.losses(output, y).double() * weight).sum(1)
+        return torch.stack([weight.sum(1), loss], 1)
+
+    def summary(self, scores: Tensor) -> Summary:
+        """The mean squared distance, pooled and per client."""
+        each = {"loss": scores[:, 1] / scores[:, 0]}
+        return Summary({"loss": float(scores[:, 1].sum() / scores[:, 0].sum())}, each)
+
+
+class Point(nn.Module):
+    """A point that is drawn from the standard normal distribution; it gives x - centre."""
+
+    def __init__(self, features: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.centre = nn.Parameter(torch.empty(features, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.centre)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(1) - self.centre

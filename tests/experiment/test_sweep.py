@@ -1,0 +1,72 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from coterie.core.errors import CoterieError, SettingError
+from coterie.experiment.sweep import Job, sweep
+
+SMALL = ("rotated-digits", "clients=8", "rounds=2")
+
+
+def test_runs_are_done_side_by_side_and_only_once(tmp_path):
+    jobs = [Job(("local", *SMALL, f"seed={seed}"), tmp_path / str(seed)) for seed in (0, 1)]
+    news = []
+    results = sweep(jobs, tell=lambda *counts: news.append(counts))
+    assert [result["seed"] for result in results] == [0, 1]
+    assert news[-1] == (4, 4, 2, 2)
+    before = [os.stat(job.folder / "result.json").st_mtime_ns for job in jobs]
+    assert sweep(jobs) == results
+    assert [os.stat(job.folder / "result.json").st_mtime_ns for job in jobs] == before
+
+
+def test_a_folder_with_another_run_is_refused_before_anything_is_run(tmp_path):
+    first = Job(("local", *SMALL), tmp_path / "a")
+    sweep([first])
+    with pytest.raises(SettingError, match="holds a run with other settings"):
+        sweep([Job(("local", *SMALL), tmp_path / "b"), Job(("fedavg", *SMALL), tmp_path / "a")])
+    assert not (tmp_path / "b").exists()
+
+
+def test_wrong_words_are_refused_before_anything_is_run(tmp_path):
+    with pytest.raises(SettingError, match="no setting is named ks"):
+        sweep([Job(("local", *SMALL), tmp_path / "a"), Job(("ifca", "ks=2"), tmp_path / "b")])
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_run_that_fails_is_named_and_the_others_are_finished(tmp_path, monkeypatch):
+    (tmp_path / "broken.csv").write_text("client,label\n")
+    table = str(tmp_path / "broken.csv")
+    jobs = [
+        Job(("local", table, "client=client", "label=label"), tmp_path / "bad"),
+        Job(("local", *SMALL), tmp_path / "good"),
+    ]
+    with pytest.raises(CoterieError, match=r"1 of 2 runs failed: local .*broken.csv"):
+        sweep(jobs)
+    assert jobs[1].result is not None
+
+
+def test_an_interrupted_sweep_leaves_checkpoints_and_goes_on(tmp_path):
+    words = ["local", "rotated-digits", "clients=8", "rounds=4000", "evaluate=4000"]
+    script = (
+        "import sys; from pathlib import Path; from coterie.experiment.sweep import Job, sweep\n"
+        f"sweep([Job({tuple(words)!r}, Path({str(tmp_path / 'run')!r}))])"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL)
+    job = Job(tuple(words), tmp_path / "run")
+    deadline = time.monotonic() + 120
+    while job.rounds_done < 3 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)  # to the sweep alone: it must pass it on
+    process.wait(timeout=60)
+    done = job.rounds_done
+    assert 3 <= done < 4000
+    time.sleep(1)
+    assert job.rounds_done == done, "a run went on after the sweep had ended"
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["settings"]["rounds"] == 4000
+    assert (tmp_path / "run" / "checkpoint.safetensors").exists()

@@ -1,0 +1,159 @@
+from typing import NamedTuple
+
+import pytest
+import torch
+from sklearn.cluster import KMeans
+from torch import Tensor
+
+from coterie.core import seeds
+from coterie.vectors.folds import ByCluster
+from coterie.vectors.kmeans import (
+    Assigned,
+    Member,
+    compressed,
+    kmeans,
+    lloyd,
+    nearest,
+    plus_plus,
+    squared_distances,
+    trimmed_mean,
+)
+
+
+class Upload(NamedTuple):
+    model: Tensor
+    size: Tensor
+
+
+def column(*values):
+    return torch.tensor(values, dtype=torch.float64)[:, None]
+
+
+def blobs(k=4, each=15, p=6, spread=0.3, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    middle = 3 * torch.randn(k, p, generator=generator).repeat_interleave(each, 0)
+    return middle + spread * torch.randn(k * each, p, generator=generator)
+
+
+def test_lloyd_by_hand():
+    # From 0 and 1: {0}, {1, 9, 11} -> 0, 7 -> {0, 1}, {9, 11} -> 0.5, 10. Squares .25, .25, 1, 1.
+    found = lloyd(column(0, 1, 9, 11), column(0, 1))
+    assert found.cluster.tolist() == [0, 0, 1, 1]
+    assert found.centres.flatten().tolist() == [0.5, 10.0]
+    assert found.spread == pytest.approx(2.5 / 4)
+
+
+def test_so_many_iterations_and_no_more():
+    found = lloyd(column(0, 1, 9, 11), column(0, 1), iterations=1)
+    assert found.cluster.tolist() == [0, 1, 1, 1]
+    assert found.centres.flatten().tolist() == [0.0, 7.0]
+
+
+def test_a_centre_that_nobody_is_near_stays():
+    found = lloyd(column(0, 1), column(0, 500))
+    assert found.centres.flatten().tolist() == [0.5, 500.0]
+
+
+def test_the_tightest_clustering_is_kept():
+    points = blobs(spread=3.0)
+    pairs = [
+        (kmeans(points, 4, seed=s).spread, kmeans(points, 4, seed=s, tries=1).spread)
+        for s in range(10)
+    ]
+    assert all(best <= first for best, first in pairs)
+    assert any(best < first for best, first in pairs)
+
+
+def test_it_is_as_tight_as_that_of_scikit_learn():
+    for spread in (0.3, 3.0):
+        points = blobs(spread=spread)
+        ours = kmeans(points, 4, seed=0, tries=50).spread
+        theirs = KMeans(4, n_init=50, random_state=0).fit(points.numpy()).inertia_ / len(points)
+        assert ours == pytest.approx(theirs, rel=1e-3)
+
+
+def test_the_order_of_the_points_does_not_matter():
+    points = blobs(spread=3.0).double()
+    order = torch.randperm(len(points), generator=torch.Generator().manual_seed(1))
+    one, two = kmeans(points, 4, seed=7, tries=2), kmeans(points[order], 4, seed=7, tries=2)
+    assert torch.equal(one.cluster[order], two.cluster)
+    torch.testing.assert_close(one.centres, two.centres)
+
+
+def test_the_seed_is_used_and_decides_everything():
+    points = blobs(spread=3.0)
+    one, two = kmeans(points, 4, seed=0, tries=1), kmeans(points, 4, seed=0, tries=1)
+    assert torch.equal(one.centres, two.centres)
+    others = [kmeans(points, 4, seed=s, tries=1).centres for s in range(1, 5)]
+    assert any(not torch.equal(one.centres, other) for other in others)
+
+
+def test_centres_are_the_means_of_their_members():
+    points = blobs(p=200)  # more coordinates than points: found in compressed space
+    found = kmeans(points, 4, seed=0)
+    for j, centre in enumerate(found.centres):
+        torch.testing.assert_close(centre, points[found.cluster == j].mean(0))
+    assert found.centres.dtype == points.dtype
+
+
+def test_points_that_are_all_alike_are_no_trouble():
+    found = kmeans(torch.ones(5, 3), 2, seed=0)
+    assert found.spread == 0
+    assert torch.equal(found.centres[found.cluster], torch.ones(5, 3))
+
+
+def test_compression_keeps_distances():
+    points = torch.randn(7, 300, generator=torch.Generator().manual_seed(0)).double() + 50
+    small = compressed(points)
+    assert small.shape == (7, 7)
+    torch.testing.assert_close(squared_distances(small, small), squared_distances(points, points))
+
+
+def test_plus_plus_takes_points_that_differ():
+    points = column(0, 0, 0, 0, 0, 0, 0, 5, 9)
+    for seed in range(20):
+        taken = plus_plus(points, 3, seeds.generator(seed))
+        assert sorted(taken.flatten().tolist()) == [0.0, 5.0, 9.0]
+
+
+def test_near_points_far_from_the_origin_are_told_apart():
+    # The expanded square, in single precision, is off by hundreds here.
+    base = torch.full((1, 1000), 1000.0)
+    points = torch.cat([base, base + 0.01])
+    assert squared_distances(base, points)[0].tolist() == pytest.approx([0.0, 0.1], rel=0.01)
+
+
+def test_a_point_that_is_not_finite_has_a_cluster_too():
+    points = torch.tensor([[torch.nan], [4.0]])
+    assert nearest(points, torch.tensor([[0.0], [5.0]])).tolist() == [0, 1]
+
+
+def test_trimmed_mean_by_hand():
+    # A quarter of four is one at each end, of each coordinate by itself; of three it is none.
+    points = torch.tensor([[0.0, 9.0], [1.0, -9.0], [2.0, 1.0], [99.0, 3.0]])
+    assert trimmed_mean(points, 0.25).tolist() == [1.5, 2.0]
+    assert trimmed_mean(points[:3], 0.25).tolist() == pytest.approx([1.0, 1 / 3])
+
+
+def test_trimming_holds_centres_against_a_liar():
+    honest = column(-0.2, -0.1, 0, 0.1, 0.2, 9.8, 9.9, 10, 10.1, 10.2)
+    points = torch.cat([honest, column(25)])
+    plain, trimmed = (kmeans(points, 2, seed=0, trim=trim) for trim in (0.0, 0.2))
+    far_plain = plain.centres.max().item()
+    assert far_plain == pytest.approx(75 / 6)
+    # One of six is left out at each end: 9.8 and 25.
+    assert trimmed.centres.max().item() == pytest.approx((9.9 + 10 + 10.1 + 10.2) / 4)
+
+
+def test_assigned_is_by_cluster_with_the_clusters_of_the_server():
+    ids, size = torch.tensor([3, 1, 0]), torch.tensor([1, 2, 3])
+    model = torch.tensor([[0.0], [4.0], [6.0]])
+    known = torch.tensor([1, 1, 0, 0])
+    for by_size in (False, True):
+        ours = Assigned(2, lambda ids, _: known[ids], by_size=by_size)
+        plain = ByCluster(2, by_size=by_size)
+        one = ours.finish(ours.add(ours.start(), ids, Upload(model, size)))
+        two = plain.finish(plain.add(plain.start(), ids, Member(known[ids], model, size)))
+        assert one.cluster.tolist() == [1, 1, 0]  # in order of id
+        empty = torch.zeros(2, 1)
+        assert torch.equal(one.mean("model", empty), two.mean("model", empty))
