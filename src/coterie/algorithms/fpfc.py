@@ -19,16 +19,17 @@ g is the SCAD penalty, quadratic near 0. The server's line is in `vectors/fusion
 
 Differences from the paper
 - Lambda need not be given: by default it is chosen on a path of falling values, each begun where
-  the one before ended, by how well its clusters serve samples that devices hold out.
+  the one before ended, by how well models trained in its clusters serve samples that devices hold
+  out; the rounds then begin with these models.
 - The text updates pairs with both devices in A_k (`pairs=both`); the authors' code, and the
   default, those with at least one (`pairs=either`).
 - Of a larger network a part may be fused (`part=head`); the rest is averaged over everybody.
-- Clusters are reported in every round, not only at the end.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -42,6 +43,7 @@ from coterie.core.layout import Layout, join, split
 from coterie.core.work import LocalWork
 from coterie.vectors import fusion
 from coterie.vectors.folds import ByCluster
+from coterie.vectors.fusion import Pairs, together
 
 
 class State(NamedTuple):
@@ -100,11 +102,10 @@ class FPFC(LocalWork):
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(self, "lam", 0)
-        above(self, "rho", 0)
-        above(self, "nu", 0)
+        for positive in ("rho", "nu", "xi"):
+            above(self, positive, 0)
         one_of(self, "penalty", ["scad", "l1"])
         one_of(self, "pairs", ["either", "both"])
-        above(self, "xi", 0)
         above(self, "a", 1 + 1 / self.rho)
         at_least(self, "lambdas", 1)
         between(self, "lam_least", 0, 1)
@@ -115,8 +116,7 @@ class FPFC(LocalWork):
         own, trunk = split(start.task.layout.part(self.part), start.models(1)[0])
         omega = own.repeat(start.clients, 1)
         size = torch.zeros(start.clients, dtype=torch.long)
-        lam = omega.new_tensor(self.lam)
-        state = State(omega, omega, trunk, size, lam, *fusion.together(omega))
+        state = State(omega, omega, trunk, size, omega.new_tensor(self.lam), *together(omega))
         return state if self.lam else self._warmed_up(state, start)
 
     def round(self, state: State, clients: Clients) -> tuple[State, Info]:
@@ -127,8 +127,7 @@ class FPFC(LocalWork):
     def serve(self, state: State, clients: Clients) -> Serving:
         cluster = self._clusters(state)
         models = self._models(state, cluster, clients.task.layout)
-        ids = clients.ids
-        known = ids < clients.population
+        ids, known = clients.ids, clients.ids < clients.population
         known &= state.size[torch.where(known, ids, 0)] > 0
         served = cluster[torch.where(known, ids, 0)]
         if not bool(known.all()):
@@ -140,7 +139,7 @@ class FPFC(LocalWork):
     def begin(
         self, cohort: Cohort, omega: Tensor, zeta: Tensor, trunk: Tensor, share: Tensor
     ) -> Upload:
-        cohort.keep("omega", cohort.recall("omega", omega))
+        cohort.keep("omega", omega)
         return self.train(cohort, zeta, trunk, share)
 
     @on_client
@@ -187,24 +186,21 @@ class FPFC(LocalWork):
         ids = torch.cat([ids for ids, _ in answers])
         omega, trunk, size = map(torch.cat, zip(*(up for _, up in answers), strict=True))
         omega = state.omega.index_put((ids,), omega)
-        pairs, zeta = fusion.update(
-            fusion.Pairs(*state[-4:]),
-            omega,
-            fusion.touched(len(omega), ids, both=self.pairs == "both"),
-            lambda norm: self._shrink(norm, float(state.lam)),
-            forget=self.pairs == "either",
-        )
+        pairs, zeta = self._fuse(Pairs(*state[-4:]), omega, ids, float(state.lam))
         size, trunk = state.size.index_put((ids,), size), trunk.mean(0)
         return ids.sort().values, State(omega, zeta, trunk, size, state.lam, *pairs)
 
-    def _shrink(self, norm: Tensor, lam: float) -> Tensor:
-        if self.penalty == "l1":
-            return fusion.l1(norm, lam=lam, rho=self.rho)
-        return fusion.scad(norm, lam=lam, a=self.a, rho=self.rho, xi=self.xi)
+    def _fuse(self, pairs: Pairs, omega: Tensor, ids: Tensor, lam: float) -> tuple[Pairs, Tensor]:
+        """The pairs and zeta after the devices `ids` have moved to their rows of omega."""
+        shrink = partial(fusion.l1, lam=lam, rho=self.rho)
+        if self.penalty == "scad":
+            shrink = partial(fusion.scad, lam=lam, a=self.a, rho=self.rho, xi=self.xi)
+        touched = fusion.touched(len(omega), ids, both=self.pairs == "both")
+        return fusion.update(pairs, omega, touched, shrink, forget=self.pairs == "either")
 
     def _clusters(self, state: State) -> Tensor:
         """The cluster of every device, [m]."""
-        return fusion.components(fusion.Pairs(*state[-4:]), state.omega, self.nu)
+        return fusion.components(Pairs(*state[-4:]), state.omega, self.nu)
 
     def _models(self, state: State, cluster: Tensor, layout: Layout) -> Tensor:
         """The model of every cluster [k, d]: the mean of its devices', weighted by n_i."""
@@ -212,39 +208,42 @@ class FPFC(LocalWork):
         return join(layout.part(self.part), mean, state.trunk)
 
     def _warmed_up(self, state: State, start: Start) -> State:
-        """The solution with the best lambda on a path of falling values, each begun at the last.
-
-        As a path of the lasso it begins where everybody is together: at omega^0 that is so if
-        lambda is the largest difference of two devices' gradients. What is judged is the clusters.
-        """
-        common = join(start.task.layout.part(self.part), state.omega[0], state.trunk)
+        """The start with the best clusters on a path of falling lambdas, each begun at the last."""
+        # As a path of the lasso it begins where everybody is together: at omega^0 that is so if
+        # lambda is the largest difference of two devices' gradients.
+        part = start.task.layout.part(self.part)
+        common = join(part, state.omega[0], state.trunk)
         ids, up = start.sample(0, at_least=start.clients).run(self.slope, model=common)
         top = float(torch.pdist(up.gradient).max()) if len(ids) > 1 else 1.0
         ratio = self.lam_least ** (1 / max(1, self.lambdas - 1))
-        best, least, before, loss = state, torch.inf, None, torch.inf
-        for stage in range(self.lambdas):
-            state = state._replace(lam=torch.full_like(state.lam, top * ratio**stage))
+        best, lams, least = Tensor(), [0.0], torch.inf
+        for lam in (top * ratio**stage for stage in range(self.lambdas)):
+            state = state._replace(lam=torch.full_like(state.lam, lam))
             for r in range(self.path_rounds):
-                sample = start.sample(stage * self.path_rounds + r)
-                state = self._advance(state, sample, torch.tensor(1 - self.hold))[1]
+                state = self._advance(state, start.sample(r), torch.tensor(1 - self.hold))[1]
             cluster = self._clusters(state)
-            if before is None or not torch.equal(cluster, before):
-                loss = self._held_out_loss(cluster, common, start)
-            if loss <= least:  # of two lambdas with the same clusters the smaller learns faster
-                best, least = state, loss
-            before = cluster
+            if torch.equal(cluster, best):
+                lams.append(lam)
+                continue
+            fitted, loss = self._fitted(cluster, common, start)
+            if loss < least:
+                best, models, lams, least = cluster, fitted, [lam], loss
             if int(cluster.max()) + 1 > start.clients / 2:
                 break  # from here on clusters only fall apart
-        return best
+        own, trunk = split(part, models)
+        lam, omega = fusion.widest(lams, self.a, own), own[best]
+        pairs, zeta = self._fuse(together(omega), omega, torch.arange(len(omega)), lam)
+        size = torch.zeros_like(state.size)  # devices have yet to hear of their new start
+        return State(omega, zeta, trunk.mean(0), size, omega.new_tensor(lam), *pairs)
 
-    def _held_out_loss(self, cluster: Tensor, common: Tensor, start: Start) -> float:
-        """How well clusters [m] serve: the mean loss of models that are trained in them anew."""
+    def _fitted(self, cluster: Tensor, common: Tensor, start: Start) -> tuple[Tensor, float]:
+        """Models [k, d] trained in given clusters [m], and their mean loss on what is held out."""
         models = common.repeat(int(cluster.max()) + 1, 1)
         fold = ByCluster(len(models), by_size=True)
         for r in range(self.path_rounds):
-            model, own = Each(models, cluster), Each(cluster)
-            _, up = start.sample(r).run(self.fit, fold=fold, model=model, cluster=own)
+            model = Each(models, cluster)
+            _, up = start.sample(r).run(self.fit, fold=fold, model=model, cluster=Each(cluster))
             models = up.mean("model", empty=models)
-        model = Each(models, cluster)
-        ids, held_out = start.sample(0, at_least=start.clients).run(self.judge, model=model)
-        return float(held_out.loss.mean()) if len(ids) else torch.inf
+        everybody = start.sample(0, at_least=start.clients)
+        ids, held_out = everybody.run(self.judge, model=Each(models, cluster))
+        return models, float(held_out.loss.mean()) if len(ids) else torch.inf

@@ -34,6 +34,12 @@ class Task(Protocol):
     def losses(self, output: Tensor, y: Tensor) -> Tensor:
         """The loss of every sample: outputs [..., n, c] and targets [..., n] give [..., n]."""
 
+    def slopes(self, output: Tensor, y: Tensor) -> Tensor:
+        """The derivative of every sample's loss by its outputs, features first.
+
+        Outputs [m, c, n] and targets [m, n] give [m, c, n].
+        """
+
     def score(self, output: Tensor, y: Tensor, mask: Tensor) -> Tensor:
         """Sums over each client's samples, [m, s]; rows outside the mask [m, n] do not count."""
 

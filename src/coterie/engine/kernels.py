@@ -17,9 +17,7 @@ from coterie.core.cohort import Descent, Kernel, Rows
 from coterie.core.errors import DataError
 from coterie.core.task import Task
 from coterie.engine import sample_space
-
-# Layers that act on every number by itself, or only on the shape of one sample.
-ELEMENTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.ELU, nn.SiLU, nn.LeakyReLU, nn.Identity)
+from coterie.engine.stack import ELEMENTWISE, Slope, Stack
 
 
 def kernel_for(task: Task, sample_axes: int = 1) -> Kernel:
@@ -183,22 +181,28 @@ class Batched:
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        self.layers = flat_layers(task.module)
-        self.first = next(layer for layer in self.layers if isinstance(layer, nn.Linear))
+        layers = [layer for layer in flat_layers(task.module) if not isinstance(layer, nn.Flatten)]
+        self.has_bias = layers[0].bias is not None  # of the first linear layer
+        self.stack = Stack(layers[1:])
 
     def losses(self, models: Tensor, rows: Rows) -> Tensor:
         mask = inside(rows).to(models.dtype) / rows.size[:, None]
         if models.dim() == 2:
-            # Shared models: all rows of all clients make one tall matrix.
-            tall = rows.x.flatten(0, 1)
-            each = [self._loss_rows(model, tall, rows.y.flatten(), mask) for model in models]
-            return torch.stack(each, 1)
-        each = [self._losses(self._split(own), rows.x, rows.y, mask) for own in models.unbind(1)]
-        return torch.stack(each, 1)
+            # Shared models: all rows of all clients make one long matrix.
+            x, y = rows.x.flatten(0, 1)[None], rows.y.flatten()[None]
+            each = [
+                self.task.losses(self._outputs(self._split(model[None]), x), y).view_as(mask)
+                for model in models
+            ]
+        else:
+            each = [
+                self.task.losses(self._outputs(self._split(own), rows.x), rows.y)
+                for own in models.unbind(1)
+            ]
+        return torch.stack([(losses * mask).sum(1) for losses in each], 1)
 
     def score(self, models: Tensor, rows: Rows) -> Tensor:
-        output = self._output(self._split(models), rows.x, self.layers)
-        return self.task.score(output, rows.y, inside(rows))
+        return self.task.score(self._outputs(self._split(models), rows.x), rows.y, inside(rows))
 
     def gradient(self, models: Tensor, rows: Rows, seeds: list[int]) -> Tensor:
         weight = inside(rows).to(models.dtype) / rows.size[:, None]
@@ -209,14 +213,8 @@ class Batched:
         weights = self._split(start)
         if sample_space.pays(rows, descent):
             weight = inside(rows).to(start.dtype) / rows.size[:, None]
-            above = self.layers[self.layers.index(self.first) + 1 :]
-            ends = sample_space.descend(
-                weights,
-                self.first.bias is not None,
-                rows,
-                descent,
-                lambda upper, z: self._losses(upper, z, rows.y, weight, above),
-            )
+            slope = self._slope(rows.y, weight)
+            ends = sample_space.descend(weights, self.has_bias, self.stack, rows, descent, slope)
         else:
             ends = self._descend(weights, rows, descent)
         return torch.cat([end.flatten(1) for end in ends], 1)
@@ -257,45 +255,31 @@ class Batched:
     def _split(self, models: Tensor) -> list[Tensor]:
         return list(self.task.layout.unflatten(models).values())
 
-    def _output(self, weights: list[Tensor], x: Tensor, layers: list[nn.Module]) -> Tensor:
-        """What `layers` make of inputs [m, n, ...] with weights that have a client axis."""
-        pending = iter(weights)
-        for layer in layers:
-            if isinstance(layer, nn.Flatten):
-                x = x.flatten(2)
-            elif isinstance(layer, nn.Linear):
-                weight = next(pending).mT
-                if layer.bias is None:
-                    x = torch.bmm(x, weight)
-                else:
-                    x = torch.baddbmm(next(pending)[:, None], x, weight)
-            else:
-                x = layer(x)
-        return x
+    def _outputs(self, weights: list[Tensor], x: Tensor) -> Tensor:
+        """What the network makes of samples [m, n, ...] with clients' own weights: [m, n, c]."""
+        z = self._first(weights, x.flatten(2))
+        return self.stack.outputs(z, weights[1 + self.has_bias :]).mT
 
-    def _losses(
-        self,
-        weights: list[Tensor],
-        x: Tensor,
-        y: Tensor,
-        weight: Tensor,
-        layers: list[nn.Module] | None = None,
-    ) -> Tensor:
-        output = self._output(weights, x, self.layers if layers is None else layers)
-        return (self.task.losses(output, y) * weight).sum(1)
-
-    def _loss_rows(self, model: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-        output: Tensor = functional_call(self.task.module, self.task.layout.unflatten(model), (x,))
-        return (self.task.losses(output, y).view_as(weight) * weight).sum(1)
+    def _first(self, weights: list[Tensor], x: Tensor) -> Tensor:
+        """The first layer's outputs [m, h, n] for samples [m, n, f]."""
+        if self.has_bias:
+            return torch.baddbmm(weights[1][:, :, None], weights[0], x.mT)
+        return torch.bmm(weights[0], x.mT)
 
     def _gradients(
         self, weights: list[Tensor], x: Tensor, y: Tensor, weight: Tensor
-    ) -> tuple[Tensor, ...]:
-        leaves = [piece.detach().requires_grad_() for piece in weights]
-        # Clients do not share weights, so the gradient of the sum is every client's own gradient.
-        with torch.enable_grad():
-            total = self._losses(leaves, x, y, weight).sum()
-        return torch.autograd.grad(total, leaves)
+    ) -> list[Tensor]:
+        x = x.flatten(2)
+        z = self._first(weights, x)
+        slopes, upper = self.stack.gradients(
+            z, weights[1 + self.has_bias :], self._slope(y, weight)
+        )
+        bias = [slopes.sum(2)] if self.has_bias else []
+        return [torch.bmm(slopes, x), *bias, *upper]
+
+    def _slope(self, y: Tensor, weight: Tensor) -> Slope:
+        """The derivative of the weighted losses by the outputs."""
+        return lambda output: self.task.slopes(output, y).mul_(weight[:, None])
 
 
 def hooked(module: nn.Module) -> bool:

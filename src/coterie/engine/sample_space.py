@@ -1,10 +1,10 @@
 """Sample space: full-batch gradient descent through a first linear layer without its weights.
 
 With all samples X in every step, the first layer's weights W move only by combinations of X. So
-instead of W [h, f] the activations Z = X W' + b [n, h] are carried along, and the gradient steps
-are added up in S [n, h]:
+instead of W [h, f] the activations Z = W X' + b [h, n] are carried along, and the gradient steps
+are added up in S [h, n]:
 
-    Z <- Z - lr (X X' + 1) dZ,    S <- S + dZ;    at the end  W = W_0 - lr S' X,  b = b_0 - lr S' 1
+    Z <- Z - lr dZ (X X' + 1),    S <- S + dZ;    at the end  W = W_0 - lr S X,  b = b_0 - lr S 1
 
 (the 1 belongs to the bias). A step costs n^2 h instead of 2 n f h multiplications, which pays when
 a client has fewer samples than features. The result is that of ordinary descent, to rounding.
@@ -12,12 +12,11 @@ a client has fewer samples than features. The result is that of ordinary descent
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from coterie.core.cohort import Descent, Rows
+from coterie.engine.stack import Slope, Stack
 
 
 def pays(rows: Rows, descent: Descent) -> bool:
@@ -34,34 +33,31 @@ def pays(rows: Rows, descent: Descent) -> bool:
 def descend(
     weights: list[Tensor],
     has_bias: bool,
+    stack: Stack,
     rows: Rows,
     descent: Descent,
-    losses: Callable[[list[Tensor], Tensor], Tensor],
+    slope: Slope,
 ) -> list[Tensor]:
     """The weights of all layers, each with a client axis, after descent from `weights`.
 
-    `losses(upper, z)` gives the loss [m] of every client from the weights of the layers above the
-    first and the first layer's activations [m, n, h].
+    `stack` has the layers above the first one, `slope` the derivative of the losses by the outputs.
     """
     x = rows.x.flatten(2)
     first, upper = weights[0], [weight.clone() for weight in weights[1 + has_bias :]]
     gram = torch.bmm(x, x.mT)  # [m, n, n]
     if has_bias:
-        z = torch.baddbmm(weights[1][:, None], x, first.mT)
+        z = torch.baddbmm(weights[1][:, :, None], first, x.mT)
         gram += 1
     else:
-        z = torch.bmm(x, first.mT)
+        z = torch.bmm(first, x.mT)
     moved = torch.zeros_like(z)  # S
     for _ in range(descent.steps[0]):
-        leaves = [leaf.detach().requires_grad_() for leaf in (z, *upper)]
-        with torch.enable_grad():
-            total = losses(leaves[1:], leaves[0]).sum()
-        step, *gradients = torch.autograd.grad(total, leaves)
+        step, gradients = stack.gradients(z, upper, slope)
         moved += step
-        z = torch.baddbmm(z, gram, step, alpha=-descent.lr)
+        z.baddbmm_(step, gram, alpha=-descent.lr)
         for weight, gradient in zip(upper, gradients, strict=True):
             weight.sub_(gradient, alpha=descent.lr)
-    ends = [torch.baddbmm(first, moved.mT, x, alpha=-descent.lr)]
+    ends = [torch.baddbmm(first, moved, x, alpha=-descent.lr)]
     if has_bias:
-        ends.append(weights[1] - descent.lr * moved.sum(1))
+        ends.append(weights[1] - descent.lr * moved.sum(2))
     return ends + upper

@@ -60,6 +60,20 @@ class NetworkTask:
             x = x.to(self._feature_type)
         return x if self.scale == 1.0 else x / self.scale
 
+    def losses(self, output: Tensor, y: Tensor) -> Tensor:
+        """The loss of every sample: outputs [..., n, c] and targets [..., n] give [..., n]."""
+        raise NotImplementedError
+
+    def slopes(self, output: Tensor, y: Tensor) -> Tensor:
+        """The derivative of every sample's loss by its outputs [m, c, n], features first.
+
+        A task that can write it down is faster than this, which asks automatic differentiation.
+        """
+        leaf = output.detach().requires_grad_()
+        with torch.enable_grad():
+            total = self.losses(leaf.mT, y).sum()
+        return torch.autograd.grad(total, leaf)[0]
+
     def probe(self, x: Tensor) -> Tensor:
         """The outputs [n, c] for a few samples x [n, ...]; refuse what the network cannot take."""
         name = type(self.module).__name__

@@ -40,6 +40,10 @@ class Regression(NetworkTask):
         """Squared errors of all samples: outputs [..., n, 1], targets [..., n] give [..., n]."""
         return (output.squeeze(-1) - y).square()
 
+    def slopes(self, output: Tensor, y: Tensor) -> Tensor:
+        """Twice the error."""
+        return 2 * (output - y[:, None])
+
     def targets(self, y: Tensor) -> Tensor:
         return y.to(self.layout.dtype)
 

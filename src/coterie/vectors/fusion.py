@@ -167,3 +167,14 @@ def cluster_means(omega: Tensor, cluster: Tensor, size: Tensor) -> Tensor:
     weight = member * size
     weight = torch.where(weight.sum(1, keepdim=True) > 0, weight, member)
     return ((weight @ omega.double()) / weight.sum(1, keepdim=True)).to(omega.dtype)
+
+
+def widest(lams: list[float], a: float, models: Tensor) -> float:
+    """The largest of falling lambdas under which the models [k, p] of clusters do not attract each
+    other, that is, with a lambda at most their least distance; the smallest if there is none.
+
+    >>> widest([4.0, 2.0, 1.0], 3.0, torch.tensor([[0.0], [6.5]]))
+    2.0
+    """
+    gap = float(torch.pdist(models).min()) if len(models) > 1 else torch.inf
+    return next((lam for lam in lams if a * lam <= gap), lams[-1])
