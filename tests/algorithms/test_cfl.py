@@ -62,8 +62,8 @@ def test_a_split_by_hand():
         ({"eps1": 0.04}, False),  # from 0.1 the mean update is -0.05
         ({"eps2": 1.6}, False),  # the largest norm is 1.55
         ({"wait": 2}, False),
-        ({"fewest": 5}, True),
-        ({"fewest": 6}, False),
+        ({"members": 5}, True),
+        ({"members": 6}, False),
         ({"gamma": 0.99}, True),  # updates to the left and to the right have cosine -1:
         ({"gamma": 1.0}, False),  # sqrt((1 + 1) / 2) = 1, which is not above gamma
     ],
@@ -264,7 +264,7 @@ def test_who_missed_no_split_is_served_without_being_asked():
 
 @pytest.mark.parametrize(
     "setting",
-    [{"eps1": 0.0}, {"thresholds": "half"}, {"linkage": "average"}, {"fewest": 1}, {"wait": 0}],
+    [{"eps1": 0.0}, {"thresholds": "half"}, {"linkage": "average"}, {"members": 1}, {"wait": 0}],
 )
 def test_bad_settings_are_refused(setting):
     with pytest.raises(SettingError, match=f"`{next(iter(setting))}` of CFL must"):

@@ -127,6 +127,10 @@ def test_the_common_model_may_be_trained_before():
     clients = simulator([2, 4], draws=[0])
     before = FeSEM(lr=0.25, steps=1, warm_rounds=1).init(start_of(clients))
     assert before.models.flatten().sort().values.tolist() == [1.75, 2.75]
+    # With a step of 1/2 FedAvg goes all the way, to 3; then half the way to 2 and to 4.
+    clients = simulator([2, 4], draws=[0])
+    before = FeSEM(lr=0.25, steps=1, warm_rounds=1, warm_lr=0.5).init(start_of(clients))
+    assert before.models.flatten().sort().values.tolist() == [2.5, 3.5]
 
 
 def test_with_a_part_only_the_part_differs_at_the_start():

@@ -87,7 +87,9 @@ def test_trimming_keeps_a_liar_from_pulling_the_centre():
     # From 0 clients come to 1, ..., 1 (nine of them), 3 (one), and -20 (five).
     targets = [2] * 9 + [6] + [-40] * 5
     found = {
-        trim: OneShot(lr=0.25, steps=1, fits=1, trim=trim).init(start_of(simulator(targets, draws=[0])))
+        trim: OneShot(lr=0.25, steps=1, fits=1, trim=trim).init(
+            start_of(simulator(targets, draws=[0]))
+        )
         for trim in (0.0, 0.1)
     }
     assert found[0.0].models.max().item() == pytest.approx(1.2)

@@ -22,7 +22,7 @@ Differences from the paper
   left together. The paper relies on eps2 for that, which one value does for no two federations.
 - The paper's two groups have the least largest similarity across (`linkage=single`); the authors'
   code agglomerates by complete linkage, which is the default. Also from the code: no split in the
-  first `wait` rounds or of fewer than `fewest` clients.
+  first `wait` rounds or of fewer than `members` clients.
 - A child begins at the mean of its own clients, as in the code, not at that of all of c.
 - Clients may be absent. The larger child keeps the number of c and the clients of c that were not
   there; when one of these comes back, it joins the child with the lowest loss on its data.
@@ -75,7 +75,7 @@ class CFL(LocalWork):
     gamma: float = 0.0  # split only if sqrt((1 - largest similarity across) / 2) is above this
     contrast: float = 4.0  # split only if groups differ so much more than their members; 0: always
     wait: int = 10  # rounds before the first split, whose norms the fractions refer to
-    fewest: int = 3  # clients of a cluster that must answer in a round for it to be split
+    members: int = 3  # clients of a cluster that must answer in a round for it to be split
     linkage: str = "complete"  # how groups are made: complete (the code) or single (the paper)
     weighting: str = "equal"  # weight of a client in a mean: equal, or its size
 
@@ -87,7 +87,7 @@ class CFL(LocalWork):
         at_least(self, "gamma", 0)
         at_least(self, "contrast", 0)
         at_least(self, "wait", 1)
-        at_least(self, "fewest", 2)
+        at_least(self, "members", 2)
         one_of(self, "linkage", LINKAGES)
         one_of(self, "weighting", ["equal", "size"])
 
@@ -188,5 +188,5 @@ class CFL(LocalWork):
         low, high = norms.unbind(1)
         eps = torch.tensor([self.eps1, self.eps2], dtype=norms.dtype)
         eps1, eps2 = eps * scale if self.thresholds == "fractions" else eps
-        enough = torch.bincount(cluster, minlength=len(norms)) >= self.fewest
+        enough = torch.bincount(cluster, minlength=len(norms)) >= self.members
         return torch.nonzero((low < eps1) & (high > eps2) & enough).flatten().tolist()

@@ -26,7 +26,7 @@ Differences from the thesis
 - Clients are served by the centre of their cluster. (3.6) has a model W_i for each client besides:
   `serves=own` gives it that, trained from the centre once more, on the client's own samples.
 - `warm_rounds` trains the common model by FedAvg before clients are clustered; the thesis clusters
-  at once. What local training changes in a trained model tells more about the client.
+  at once.
 - K is chosen (`k=0`) by the loss on held-out samples: the smallest K that is not clearly worse than
   the best. Section 3.4.2 leaves the criterion open.
 """
@@ -83,6 +83,7 @@ class FeSEM(LocalWork):
     weighting: str = "equal"  # weight of a client in a mean: equal, or its size
     recluster: int = 1  # rounds from one E step to the next
     warm_rounds: int = 0  # rounds of FedAvg for the common model, before clients are clustered
+    warm_lr: float = 0.0  # step size of these rounds; 0: lr
     tries: int = 20  # clusterings at the start, of which the tightest is kept
     sample: int = 100  # clients from whose models the first centres and k are found
     k_most: int = 8  # largest k that is tried when it is to be chosen
@@ -97,6 +98,7 @@ class FeSEM(LocalWork):
         one_of(self, "weighting", ["equal", "size"])
         at_least(self, "recluster", 1)
         at_least(self, "warm_rounds", 0)
+        at_least(self, "warm_lr", 0)
         at_least(self, "tries", 1)
         at_least(self, "sample", 1)
         at_least(self, "k_most", 1)
@@ -165,7 +167,8 @@ class FeSEM(LocalWork):
 
     def _common(self, start: Start) -> Tensor:
         """The model [d] that all clients train before they are clustered."""
-        fedavg = FedAvg(**self._work(), weighting=self.weighting)
+        work = self._work() | {"lr": self.warm_lr or self.lr}
+        fedavg = FedAvg(**work, weighting=self.weighting)
         state = fedavg.init(start)
         for r in range(self.warm_rounds):
             state, _ = fedavg.round(state, start.sample(r))

@@ -68,7 +68,8 @@ def through(layer: nn.Module, slopes: Tensor, before: Tensor, after: Tensor) -> 
     if isinstance(layer, nn.Identity):
         return slopes
     if isinstance(layer, nn.ReLU):
-        return slopes * (after > 0)
+        passed: Tensor = torch.ops.aten.threshold_backward(slopes, after, 0)
+        return passed
     if isinstance(layer, nn.Tanh):
         return slopes * (1 - after.square())
     if isinstance(layer, nn.Sigmoid):
