@@ -22,6 +22,7 @@ from coterie.experiment.catalogue import planned
 from coterie.experiment.folder import RunFolder
 
 POLL_SECONDS = 0.2
+PATIENCE_SECONDS = 30.0  # for a run to finish its round and leave a checkpoint
 # Threads of the numerical libraries; two processes that both use all cores slow each other down.
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -69,6 +70,14 @@ class Worker:
                 env={**os.environ, **dict.fromkeys(THREADS, str(threads))},
             )
 
+    def end(self) -> None:
+        """Wait until it has left its checkpoint; one that does not listen is ended all the same."""
+        try:
+            self.process.wait(PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:  # as in a shell that starts its jobs deaf to Ctrl-C
+            self.process.terminate()
+            self.process.wait()
+
     @property
     def complaint(self) -> str:
         """The last line that the process wrote, without the program's name."""
@@ -107,7 +116,7 @@ def sweep(
         for worker in running:
             worker.process.send_signal(signal.SIGINT)
         for worker in running:
-            worker.process.wait()
+            worker.end()
     if failed:
         which = "; ".join(f"{' '.join(w.job.words)}: {w.complaint}" for w in failed)
         raise CoterieError(f"{len(failed)} of {len(jobs)} runs failed: {which}")

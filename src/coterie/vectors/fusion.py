@@ -106,20 +106,16 @@ def update(
         here = slice(begin, begin + block)
         i, j, s, delta = index[here] // m, index[here] % m, scale[here], deltas[here]
         before = pairs.delta[here]
-        now = touched[index[here]]
-        if bool(now.all()) and len(before) == len(delta):
-            torch.mul(before, (1 - s)[:, None], out=delta)
-            delta += omega[i]
-            delta -= omega[j]
-        else:
-            delta[: len(before)] = before
-            delta[len(before) :] = 0
-            delta[now] = (1 - s[now])[:, None] * delta[now] + omega[i[now]] - omega[j[now]]
-        if bool(now.any()):
-            norm[here] = torch.where(now, torch.linalg.vector_norm(delta, dim=1), norm[here])
-            fresh = torch.where(now, shrink(norm[here]), s)
-            stays[here] = ~(now & (s == 1) & (fresh == 1))
-            s.copy_(fresh)
+        delta[: len(before)] = before
+        delta[len(before) :] = 0
+        now = torch.nonzero(touched[index[here]]).flatten()
+        if len(now):
+            old = s[now]
+            fresh = omega[i[now]].sub_(omega[j[now]]).addcmul_(delta[now], (1 - old)[:, None])
+            delta[now] = fresh
+            norm[here][now] = length = torch.linalg.vector_norm(fresh, dim=1)
+            s[now] = shrink(length)
+            stays[here][now] = (old != 1) | (s[now] != 1)
         drawn = (2 * s - 1)[:, None] * delta
         sums.index_add_(0, i, drawn)
         sums.index_add_(0, j, drawn, alpha=-1)
