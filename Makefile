@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test check clean
+.PHONY: demo test check bench clean
 
 demo: $(INSTALLED)  ## find the four rotations of real digits, beside the baselines, and write a report
 	$(BIN)/python examples/demo.py
@@ -16,6 +16,9 @@ check: $(INSTALLED)  ## the full gate: format, lint, types, tests
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pytest
+
+bench: $(INSTALLED)  ## seconds per round against the plain loop, in one run
+	$(BIN)/python benchmarks/rounds.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache

@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 import torch
 from scipy.optimize import minimize_scalar
@@ -146,3 +149,34 @@ def test_an_update_leaves_the_old_pairs_alone():
     for _ in range(3):
         fusion.update(pairs, omega, everybody, torch.ones_like, forget=True)
         assert all(torch.equal(old, new) for old, new in zip(pairs, copy, strict=True))
+
+
+@pytest.mark.slow
+def test_a_thousand_devices_fit_into_memory_and_take_seconds():
+    """1,000 devices with 610 parameters, 30 % of them in a round: below 4 GB.
+
+    A round takes 1.3 to 1.5 s on two free cores; the bound is wide because machines are noisy.
+    """
+    script = """
+import resource, time, torch
+from functools import partial
+from coterie.vectors import fusion
+shrink = partial(fusion.scad, lam=1.0, a=3.7, rho=1.0, xi=1e-3)
+generator = torch.Generator().manual_seed(0)
+omega = torch.zeros(1000, 610)
+pairs = fusion.together(omega)
+slowest = 0.0
+for _ in range(4):
+    ids = torch.randperm(1000, generator=generator)[:300]
+    moved = 0.1 * torch.randn(300, 610, generator=generator) + (ids % 4)[:, None] / 10
+    omega = omega.index_put((ids,), moved)
+    began = time.perf_counter()
+    touched = fusion.touched(1000, ids, both=False)
+    pairs, zeta = fusion.update(pairs, omega, touched, shrink, forget=True)
+    slowest = max(slowest, time.perf_counter() - began)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, slowest)
+"""
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    gibibytes, seconds = map(float, said.stdout.split())
+    assert gibibytes < 4
+    assert seconds < 10
