@@ -7,7 +7,7 @@ long version https://arxiv.org/abs/2211.04218. Algorithm 1 as in `fpfc.py`, with
 
 This penalty pulls devices together however far apart they are, so it biases the models and joins
 clusters before it has joined all of their members; the paper shows it to show why SCAD is needed.
-It is a reference, and the same algorithm but for one line and one default: hence the subclass.
+It is a reference, and the same algorithm but for one line and two defaults: hence the subclass.
 
 Differences from the paper
 - Those of FPFC.
@@ -25,4 +25,5 @@ class FPFCL1(FPFC):
     """FPFC with the convex l1 penalty, which biases the models."""
 
     penalty: str = "l1"  # penalty on differences: scad, or l1
+    lam: float = 0.2  # strength of the fusion lambda; 0: chosen on a path
     nu: float = 4.0  # devices whose models differ by at most this are in one cluster
