@@ -30,10 +30,15 @@ def measured(clients: int, samples: int, k: int, repeats: int) -> list[str]:
     """One line of the table: k = 1 is FedAvg, k = 4 the IFCA of rotated MNIST."""
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(clients * samples, SHAPE[0], generator=generator)
+    # Half of a client's labels are alike and one network expects them, so that no choice is a tie.
+    home = torch.arange(clients).repeat_interleave(samples) % k
     y = torch.randint(SHAPE[2], (clients * samples,), generator=generator)
+    y = torch.where(torch.rand(len(y), generator=generator) < 0.5, home, y)
     data = Samples(x, y, torch.arange(clients + 1) * samples)
     task = Classification(mlp(*SHAPE))
     networks = [mlp(*SHAPE) for _ in range(k)]
+    for j, network in enumerate(networks):
+        list(network.parameters())[-1].data[j] += 3
     models = torch.stack([task.layout.flatten(network) for network in networks])
     simulator, ifca = Simulator(data, task), IFCA(k=k, lr=LR, steps=STEPS)
     state = State(models, models[0, :0], torch.full((clients,), -1), torch.tensor(0))
