@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import coterie
+from coterie.algorithms import ALGORITHMS
 from coterie.cli import main, new_folder
 
 SMALL = ["ifca", "rotated-digits", "clients=8", "k=2", "rounds=3"]
@@ -448,3 +449,11 @@ def test_a_table_without_the_named_column_is_refused(patients, tmp_path, capsys)
         assert "hospital" in line
     assert main(["run", "ifca", str(tmp_path / "none.csv")]) == 2
     assert "none.csv" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_tells_what_leaves_a_client(name, capsys):
+    """FPFC-l1 takes its client steps over from FPFC, and said that nothing crosses."""
+    assert main(["describe", name]) == 0
+    crossing = capsys.readouterr().out.split("What crosses\n")[1]
+    assert "    up    " in crossing

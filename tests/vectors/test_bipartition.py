@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import calinski_harabasz_score
 
-from coterie.vectors import bipartition as module
+from coterie.vectors import gram as module
 from coterie.vectors.bipartition import LINKAGES, bipartition, contrast, cosines
 
 

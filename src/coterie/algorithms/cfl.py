@@ -41,7 +41,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from coterie.core.algorithm import Info, Serving, Start
-from coterie.core.clients import Clients, Each, on_client
+from coterie.core.clients import Clients, Each, merged, on_client
 from coterie.core.cohort import Cohort
 from coterie.core.errors import above, at_least, one_of
 from coterie.core.work import LocalWork
@@ -159,16 +159,12 @@ class CFL(LocalWork):
         """Who answered, in order of id, and what; None if nobody did."""
         sure = state.maybe.sum(1)[clients.ids] == 1
         own, index = Each(state.models, state.cluster), Each(state.cluster)
-        old, up = clients.only(clients.ids[sure]).run(self.train, model=own, cluster=index)
-        if bool(sure.all()):
-            return old, up
-        back, more = clients.only(clients.ids[~sure]).run(
-            self.rejoin, models=state.models, maybe=Each(state.maybe)
+        return merged(
+            clients.only(clients.ids[sure]).run(self.train, model=own, cluster=index),
+            clients.only(clients.ids[~sure]).run(
+                self.rejoin, models=state.models, maybe=Each(state.maybe)
+            ),
         )
-        ids, order = torch.cat([old, back]).sort()
-        parts = [part for part in (up, more) if part is not None]
-        fields = zip(*parts, strict=True)
-        return ids, Upload(*(torch.cat(field)[order] for field in fields)) if parts else None
 
     def _means(self, up: Upload, cluster: Tensor, k: int) -> Tensor:
         """The mean update of each cluster [k, d]; that of an empty one is 0."""

@@ -60,6 +60,13 @@ class FedAvg(LocalWork):
     def serve(self, state: State, clients: Clients) -> Serving:
         return Serving(state.model[None], clients.ids, torch.zeros_like(clients.ids))
 
+    def model_after(self, rounds: int, start: Start) -> Tensor:
+        """The model [d] after some rounds before the first, for methods that begin with it."""
+        state = self.init(start)
+        for r in range(rounds):
+            state, _ = self.round(state, start.sample(r))
+        return state.model
+
     @on_client
     def train(self, cohort: Cohort, model: Tensor) -> Upload:
         model = self.local_update(cohort, model.expand(len(cohort), -1))

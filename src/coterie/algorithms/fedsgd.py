@@ -25,8 +25,9 @@ from torch import Tensor
 from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.clients import Clients, on_client
 from coterie.core.cohort import Cohort
-from coterie.core.errors import SettingError, above, at_least, one_of
+from coterie.core.errors import SettingError, one_of
 from coterie.core.layout import keeps_statistics
+from coterie.core.work import GradientWork
 from coterie.vectors.folds import ByCluster
 
 
@@ -41,20 +42,13 @@ class Upload(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedSGD:
+class FedSGD(GradientWork):
     """One model for all: clients send a gradient, the server makes the step."""
 
-    lr: float = 0.1  # step size eta
-    decay: float = 1.0  # factor on the step size after every round
-    batch: int = 0  # samples per gradient; 0: all of the client's
-    weight_decay: float = 0.0  # strength of the pull towards zero
     weighting: str = "equal"  # weight of a client in a mean: equal, or its size
 
     def __post_init__(self) -> None:
-        above(self, "lr", 0)
-        above(self, "decay", 0)
-        at_least(self, "batch", 0)
-        at_least(self, "weight_decay", 0)
+        super().__post_init__()
         one_of(self, "weighting", ["equal", "size"])
 
     def init(self, start: Start) -> State:
@@ -69,8 +63,7 @@ class FedSGD:
         fold = ByCluster(1, by_size=self.weighting == "size")
         ids, up = clients.run(self.differentiate, fold=fold, model=state.model)
         gradient = up.pooled_mean("gradient", empty=torch.zeros_like(state.model))
-        step = self.lr * self.decay**clients.round
-        return State(state.model - step * gradient), Info(ids, up.cluster, 1)
+        return State(state.model - self.rate(clients.round) * gradient), Info(ids, up.cluster, 1)
 
     def serve(self, state: State, clients: Clients) -> Serving:
         return Serving(state.model[None], clients.ids, torch.zeros_like(clients.ids))

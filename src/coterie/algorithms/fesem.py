@@ -33,19 +33,19 @@ Differences from the thesis
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from coterie.algorithms.fedavg import FedAvg
-from coterie.algorithms.one_shot import OneShot, check_kept, clustered_part, few, joined, used
-from coterie.core.algorithm import Info, Serving, Start
+from coterie.algorithms.one_shot import OneShot, clustered_part, few
+from coterie.core.algorithm import Info, Serving, Start, joined
 from coterie.core.clients import Clients, Each, on_client
 from coterie.core.cohort import Cohort
-from coterie.core.errors import at_least, at_most_clients, one_of
+from coterie.core.errors import at_least, at_most_clients, one_of, share
 from coterie.core.layout import split
 from coterie.core.work import LocalWork
 from coterie.starts import PANEL
@@ -103,7 +103,7 @@ class FeSEM(LocalWork):
         at_least(self, "sample", 1)
         at_least(self, "k_most", 1)
         at_least(self, "k_rounds", 1)
-        check_kept(self, self.kept)
+        share(self, "kept")
         one_of(self, "serves", ["centre", "own"])
 
     def init(self, start: Start) -> State:
@@ -139,16 +139,16 @@ class FeSEM(LocalWork):
 
     @on_client
     def train(self, cohort: Cohort, model: Tensor) -> Upload:
-        cohort = used(cohort, self.kept)
+        cohort = cohort.using(self.kept)
         return Upload(self._trained(cohort, model, cohort.round), cohort.size)
 
     @on_client
     def own(self, cohort: Cohort, model: Tensor, rounds: int) -> Tensor:
-        return self._trained(used(cohort, self.kept), model, rounds)
+        return self._trained(cohort.using(self.kept), model, rounds)
 
     @on_client
     def choose(self, cohort: Cohort, models: Tensor) -> Choice:
-        return Choice(used(cohort, self.kept).loss(models).argmin(-1))
+        return Choice(cohort.using(self.kept).loss(models).argmin(-1))
 
     @on_client
     def judge(self, cohort: Cohort, model: Tensor) -> Judgement:
@@ -161,23 +161,15 @@ class FeSEM(LocalWork):
         strength = self.pull * clustered_part(cohort.task.layout, self.part).to(centre.dtype)
         return self.local_update(cohort, centre, pull=strength, anchor=centre, round=round)
 
-    def _work(self) -> dict[str, Any]:
-        """The settings of local training, which the methods that this one is made of share."""
-        return {field.name: getattr(self, field.name) for field in fields(LocalWork)}
-
     def _common(self, start: Start) -> Tensor:
         """The model [d] that all clients train before they are clustered."""
-        work = self._work() | {"lr": self.warm_lr or self.lr}
-        fedavg = FedAvg(**work, weighting=self.weighting)
-        state = fedavg.init(start)
-        for r in range(self.warm_rounds):
-            state, _ = fedavg.round(state, start.sample(r))
-        return state.model
+        work = self.local_work() | {"lr": self.warm_lr or self.lr}
+        return FedAvg(**work, weighting=self.weighting).model_after(self.warm_rounds, start)
 
     def started(self, k: int, clients: Clients, model: Tensor, seed: int) -> State:
         """The first centres: clusters of what clients make of one model [d] in a local training."""
         common = {name: getattr(self, name) for name in ("part", "tries", "sample", "kept")}
-        once = OneShot(k=k, fits=1, **common, **self._work())
+        once = OneShot(k=k, fits=1, **common, **self.local_work())
         models, cluster = once.clustered(clients, model, seed)
         return State(models, cluster, torch.tensor(0))
 

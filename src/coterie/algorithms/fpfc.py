@@ -35,8 +35,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.core.algorithm import Info, Serving, Start
-from coterie.core.clients import Clients, Each, on_client
+from coterie.core.algorithm import Info, Serving, Start, joined
+from coterie.core.clients import Clients, Each, merged, on_client
 from coterie.core.cohort import Cohort
 from coterie.core.errors import above, at_least, between, one_of
 from coterie.core.layout import Layout, join, split
@@ -127,13 +127,9 @@ class FPFC(LocalWork):
     def serve(self, state: State, clients: Clients) -> Serving:
         cluster = self._clusters(state)
         models = self._models(state, cluster, clients.task.layout)
-        ids, known = clients.ids, clients.ids < clients.population
-        known &= state.size[torch.where(known, ids, 0)] > 0
-        served = cluster[torch.where(known, ids, 0)]
-        if not bool(known.all()):
-            _, up = clients.only(ids[~known]).run(self.choose, models=models)
-            served[~known] = up.cluster
-        return Serving(models, ids, served)
+        heard = torch.where(state.size > 0, cluster, -1)
+        clients, cluster = joined(self.choose, models, heard, clients)
+        return Serving(models, clients.ids, cluster[clients.ids])
 
     @on_client
     def begin(
@@ -145,9 +141,10 @@ class FPFC(LocalWork):
     @on_client
     def train(self, cohort: Cohort, zeta: Tensor, trunk: Tensor, share: Tensor) -> Upload:
         part = cohort.task.layout.part(self.part)
-        used = cohort if share == 1 else cohort.split(float(share))[0]
         begin, anchor = join(part, cohort.recall("omega"), trunk), join(part, zeta, trunk)
-        end = self.local_update(used, begin, pull=self.rho * part, anchor=anchor)
+        end = self.local_update(
+            cohort.using(float(share)), begin, pull=self.rho * part, anchor=anchor
+        )
         omega, trunk = split(part, end)
         cohort.keep("omega", omega)
         return Upload(omega, trunk, cohort.size)
@@ -163,7 +160,7 @@ class FPFC(LocalWork):
 
     @on_client
     def fit(self, cohort: Cohort, model: Tensor, cluster: Tensor) -> Fitted:
-        kept = cohort.split(1 - self.hold)[0]
+        kept = cohort.using(1 - self.hold)
         return Fitted(cluster, self.local_update(kept, model), cohort.size)
 
     @on_client
@@ -176,19 +173,16 @@ class FPFC(LocalWork):
         message: dict[str, Any] = {"zeta": Each(state.zeta), "trunk": state.trunk, "share": share}
         new = state.size[clients.ids] == 0
         starters, veterans = clients.only(clients.ids[new]), clients.only(clients.ids[~new])
-        answers = [
+        ids, up = merged(
             starters.run(self.begin, omega=Each(state.omega), **message),
             veterans.run(self.train, **message),
-        ]
-        answers = [(ids, up) for ids, up in answers if len(ids)]
-        if not answers:
-            return clients.ids[:0], state
-        ids = torch.cat([ids for ids, _ in answers])
-        omega, trunk, size = map(torch.cat, zip(*(up for _, up in answers), strict=True))
-        omega = state.omega.index_put((ids,), omega)
+        )
+        if up is None:
+            return ids, state
+        omega = state.omega.index_put((ids,), up.omega)
         pairs, zeta = self._fuse(Pairs(*state[-4:]), omega, ids, float(state.lam))
-        size, trunk = state.size.index_put((ids,), size), trunk.mean(0)
-        return ids.sort().values, State(omega, zeta, trunk, size, state.lam, *pairs)
+        size, trunk = state.size.index_put((ids,), up.size), up.trunk.mean(0)
+        return ids, State(omega, zeta, trunk, size, state.lam, *pairs)
 
     def _fuse(self, pairs: Pairs, omega: Tensor, ids: Tensor, lam: float) -> tuple[Pairs, Tensor]:
         """The pairs and zeta after the devices `ids` have moved to their rows of omega."""
@@ -217,10 +211,11 @@ class FPFC(LocalWork):
         top = float(torch.pdist(up.gradient).max()) if len(ids) > 1 else 1.0
         ratio = self.lam_least ** (1 / max(1, self.lambdas - 1))
         best, lams, least = Tensor(), [0.0], torch.inf
+        used = torch.tensor(1 - self.hold, dtype=torch.float64)  # as exact as where it is judged
         for lam in (top * ratio**stage for stage in range(self.lambdas)):
             state = state._replace(lam=torch.full_like(state.lam, lam))
             for r in range(self.path_rounds):
-                state = self._advance(state, start.sample(r), torch.tensor(1 - self.hold))[1]
+                state = self._advance(state, start.sample(r), used)[1]
             cluster = self._clusters(state)
             if torch.equal(cluster, best):
                 lams.append(lam)

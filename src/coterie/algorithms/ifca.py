@@ -23,7 +23,7 @@ Differences from the paper
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -190,12 +190,8 @@ class IFCA(LocalWork):
         """A whole model [d] whose trunk the clusters begin with."""
         if self.share != "frozen":
             return start.models(1)[0]
-        work = {field.name: getattr(self, field.name) for field in fields(LocalWork)}
-        fedavg = FedAvg(**work, weighting=self.weighting)
-        state = fedavg.init(start)
-        for r in range(self.trunk_rounds):
-            state, _ = fedavg.round(state, start.sample(r))
-        return state.model
+        fedavg = FedAvg(**self.local_work(), weighting=self.weighting)
+        return fedavg.model_after(self.trunk_rounds, start)
 
     def _losses(self, models: Tensor, trunk: Tensor, clients: Clients) -> tuple[Tensor, Tensor]:
         """Who answered [a], and the loss of each of them under each model [a, k]."""

@@ -20,15 +20,14 @@ Differences from the paper
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from coterie.core import seeds
-from coterie.core.algorithm import REDRAWS, Info, Serving, Start
+from coterie.core.algorithm import REDRAWS, Info, Serving, Start, joined
 from coterie.core.clients import Clients, Each, on_client
 from coterie.core.cohort import Cohort
 from coterie.core.errors import (
@@ -37,6 +36,7 @@ from coterie.core.errors import (
     at_least,
     at_most_clients,
     one_of,
+    share,
 )
 from coterie.core.layout import Layout, join, split
 from coterie.core.work import LocalWork
@@ -84,7 +84,7 @@ class OneShot(LocalWork):
             raise SettingError(f"`trim` of OneShot must be below 0.5, got {self.trim:g}")
         at_least(self, "tries", 1)
         at_least(self, "sample", 1)
-        check_kept(self, self.kept)
+        share(self, "kept")
         one_of(self, "weighting", ["equal", "size"])
 
     def init(self, start: Start) -> State:
@@ -131,7 +131,7 @@ class OneShot(LocalWork):
 
     @on_client
     def fit(self, cohort: Cohort, model: Tensor) -> Fit:
-        cohort = used(cohort, self.kept)
+        cohort = cohort.using(self.kept)
         w = model.expand(len(cohort), -1)
         for _ in range(self.fits):
             w = self.local_update(cohort, w)
@@ -140,30 +140,12 @@ class OneShot(LocalWork):
 
     @on_client
     def train(self, cohort: Cohort, model: Tensor) -> Upload:
-        cohort = used(cohort, self.kept)
+        cohort = cohort.using(self.kept)
         return Upload(self.local_update(cohort, model), cohort.size)
 
     @on_client
     def choose(self, cohort: Cohort, models: Tensor) -> Choice:
-        return Choice(used(cohort, self.kept).loss(models).argmin(-1))
-
-
-def joined(
-    choose: Callable[..., Any], models: Tensor, known: Tensor, clients: Clients
-) -> tuple[Clients, Tensor]:
-    """The clients that have a cluster, and the cluster by client id; newcomers choose one by loss.
-
-    `known` [m] is the cluster of each client so far, -1 if it has none.
-    """
-    ids = clients.ids
-    unseen = int(ids.max()) + 1 - len(known) if len(ids) else 0  # numbered behind the others
-    cluster = torch.cat([known, known.new_full((max(0, unseen),), -1)])
-    new = ids[cluster[ids] < 0]
-    if len(new):
-        answered, up = clients.only(new).run(choose, models=models)
-        if len(answered):
-            cluster[answered] = up.cluster
-    return clients.only(ids[cluster[ids] >= 0]), cluster
+        return Choice(cohort.using(self.kept).loss(models).argmin(-1))
 
 
 def clustered_part(layout: Layout, name: str) -> Tensor:
@@ -179,15 +161,3 @@ def few(clients: Clients, count: int, seed: int) -> Clients:
         return clients
     order = torch.randperm(len(clients.ids), generator=seeds.generator(seed, "few"))
     return clients.only(clients.ids[order[:count]])
-
-
-def check_kept(owner: object, kept: float) -> None:
-    """Refuse a share of samples that leaves nothing to train on, or that is more than all."""
-    if not 0 < kept <= 1:
-        name = type(owner).__name__
-        raise SettingError(f"`kept` of {name} must be above 0 and at most 1, got {kept:g}")
-
-
-def used(cohort: Cohort, kept: float) -> Cohort:
-    """The cohort with the samples that it may use."""
-    return cohort if kept >= 1 else cohort.split(kept)[0]

@@ -15,10 +15,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
-from coterie.core.algorithm import Info, Serving, Start
+from coterie.core.algorithm import Info, Serving, Start, joined
 from coterie.core.clients import Clients, Each, on_client
 from coterie.core.cohort import Cohort
 from coterie.core.errors import DataError, one_of
@@ -68,13 +67,8 @@ class Oracle(LocalWork):
         return State(models, state.cluster), Info(ids, up.cluster, k)
 
     def serve(self, state: State, clients: Clients) -> Serving:
-        ids = clients.ids
-        seen = ids < clients.population
-        cluster = state.cluster[torch.where(seen, ids, 0)]
-        if not bool(seen.all()):
-            _, up = clients.only(ids[~seen]).run(self.choose, models=state.models)
-            cluster = cluster.index_put((~seen,), up.cluster)
-        return Serving(state.models, ids, cluster)
+        clients, cluster = joined(self.choose, state.models, state.cluster, clients)
+        return Serving(state.models, clients.ids, cluster[clients.ids])
 
     @on_client
     def train(self, cohort: Cohort, model: Tensor, cluster: Tensor) -> Upload:

@@ -33,6 +33,7 @@ from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.clients import Clients, on_client
 from coterie.core.cohort import Cohort
 from coterie.core.errors import above, at_least, one_of
+from coterie.core.work import GradientWork
 from coterie.vectors.folds import ByCluster
 
 
@@ -47,24 +48,17 @@ class Upload(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PerFedAvg:
+class PerFedAvg(GradientWork):
     """Clients train one model for what it becomes after a step on their own data."""
 
-    lr: float = 0.1  # step size beta
-    decay: float = 1.0  # factor on the step size after every round
-    steps: int = 10  # local meta-steps tau
-    batch: int = 0  # samples per gradient; 0: all of the client's
-    weight_decay: float = 0.0  # strength of the pull towards zero
+    steps: int = 10  # local meta-steps tau, with the step size beta
     adapt_lr: float = 0.1  # step size alpha of the adaptation, in training and when served
     adapt_steps: int = 1  # steps of adaptation that a client makes when it is served
     weighting: str = "equal"  # weight of a client in a mean: equal, or its size
 
     def __post_init__(self) -> None:
-        above(self, "lr", 0)
-        above(self, "decay", 0)
+        super().__post_init__()
         at_least(self, "steps", 1)
-        at_least(self, "batch", 0)
-        at_least(self, "weight_decay", 0)
         above(self, "adapt_lr", 0)
         at_least(self, "adapt_steps", 0)
         one_of(self, "weighting", ["equal", "size"])
@@ -100,7 +94,7 @@ class PerFedAvg:
     def _meta_step(self, cohort: Cohort, model: Tensor) -> Tensor:
         """Each client's w_i [m, d] moved by the gradient at w~, which is w_i adapted."""
         adapted = self._step(cohort, model, self.adapt_lr)
-        beyond = self._step(cohort, adapted, self.lr * self.decay**cohort.round)
+        beyond = self._step(cohort, adapted, self.rate(cohort.round))
         # Only what is trained has a gradient; running statistics are those of the last batch.
         layout = cohort.task.layout
         trained = torch.arange(layout.size) < layout.trained_size

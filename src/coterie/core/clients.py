@@ -116,3 +116,12 @@ class Stack:
         kind = type(total[0][1])
         fields = zip(*(upload for _, upload in total), strict=True)
         return kind(*(torch.cat(chunks)[order] for chunks in fields))
+
+
+def merged(*answers: tuple[Tensor, Any]) -> tuple[Tensor, Any]:
+    """Answers of different clients, to different steps with one upload, as one answer.
+
+    Clients are in increasing order of id; the upload is None if nobody answered.
+    """
+    ids = torch.cat([ids for ids, _ in answers]).sort().values
+    return ids, Stack().finish([(ids, upload) for ids, upload in answers if len(ids)])

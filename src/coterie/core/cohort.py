@@ -186,6 +186,10 @@ class Cohort:
             held.append(order[min(cut, size - 1) :])
         return self._with(kept, "kept"), self._with(held, "held")
 
+    def using(self, share: float) -> Cohort:
+        """The same clients with `share` of their samples, those that `split` keeps; 1: with all."""
+        return self if share >= 1 else self.split(share)[0]
+
     def among(self, chosen: Tensor) -> Cohort:
         """The same clients with those of their samples that `chosen` [m, n] names.
 

@@ -91,7 +91,17 @@ def between(owner: object, name: str, low: float, high: float) -> None:
     value = number(owner, name)
     if not low < value < high:
         raise SettingError(
-            f"`{name}` of {type(owner).__name__} must lie between {low:g} and {high:g}, got {value}"
+            f"`{name}` of {type(owner).__name__} must lie between {low:g} and {high:g}, "
+            f"got {value:g}"
+        )
+
+
+def share(owner: object, name: str) -> None:
+    """Refuse a setting that is no share of something: it must be above 0 and at most 1."""
+    value = number(owner, name)
+    if not 0 < value <= 1:
+        raise SettingError(
+            f"`{name}` of {type(owner).__name__} must be above 0 and at most 1, got {value:g}"
         )
 
 

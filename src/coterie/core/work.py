@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 from torch import Tensor
 
@@ -11,27 +12,40 @@ from coterie.core.errors import above, at_least
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocalWork:
-    """Settings of LocalUpdate; an algorithm that trains on clients takes them in as its own."""
+class GradientWork:
+    """Settings of a gradient and of the step along it."""
 
     lr: float = 0.1  # step size gamma
     decay: float = 1.0  # factor on the step size after every round
-    steps: int = 10  # local gradient steps tau
-    epochs: int = 0  # local passes over the data, in place of steps; 0: count steps
     batch: int = 0  # samples per gradient; 0: all of the client's
     weight_decay: float = 0.0  # strength of the pull towards zero
 
     def __post_init__(self) -> None:
         above(self, "lr", 0)
         above(self, "decay", 0)
-        at_least(self, "steps", 1)
-        at_least(self, "epochs", 0)
         at_least(self, "batch", 0)
         at_least(self, "weight_decay", 0)
 
     def rate(self, round: int) -> float:
         """The step size in a round, counted from 0."""
         return self.lr * self.decay**round
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalWork(GradientWork):
+    """Settings of LocalUpdate; an algorithm that trains on clients takes them in as its own."""
+
+    steps: int = 10  # local gradient steps tau
+    epochs: int = 0  # local passes over the data, in place of steps; 0: count steps
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(self, "steps", 1)
+        at_least(self, "epochs", 0)
+
+    def local_work(self) -> dict[str, Any]:
+        """These settings by their names, for a method that another one is made of."""
+        return {field.name: getattr(self, field.name) for field in fields(LocalWork)}
 
     def local_update(
         self,

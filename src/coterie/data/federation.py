@@ -18,7 +18,7 @@ from torch import Tensor
 
 from coterie.core import seeds
 from coterie.core.cohort import Rows
-from coterie.core.errors import DataError, SettingError
+from coterie.core.errors import DataError, between
 
 
 class Pickable(Protocol):
@@ -267,8 +267,4 @@ def split_cut(rows: int, share: float) -> int:
 
 def check_share(settings: Any) -> None:
     """`train_share` leaves something to train on and something to be tested on."""
-    if not 0 < settings.train_share < 1:
-        raise SettingError(
-            f"`train_share` of {type(settings).__name__} must lie between 0 and 1, "
-            f"got {settings.train_share:g}"
-        )
+    between(settings, "train_share", 0, 1)

@@ -79,7 +79,8 @@ class Wrapper:
         return ids, result
 
     def tap(self, step: Callable[..., Any], message: dict[str, Any]) -> Tap:
-        raise NotImplementedError
+        """What becomes of the answers to a step, chunk by chunk; here nothing."""
+        return lambda ids, upload: (ids, upload)
 
 
 class Bytes:

@@ -16,7 +16,7 @@ from coterie.data.federation import Federation
 from coterie.data.tables import Table
 from coterie.data.tables.describe import described, described_federation
 from coterie.experiment.run import Run
-from coterie.experiment.settings import RunSettings, make, parse, settings_of
+from coterie.experiment.settings import RunSettings, make, parse, setting_names
 from coterie.tasks import Centre
 from coterie.version import __version__
 
@@ -40,7 +40,7 @@ def load(name: str, *, seed: int = 0, **settings: Any) -> tuple[Federation, Task
     (8, [0, 0, 1, 1, 2, 2, 3, 3])
     """
     kind = named("federation", name, FEDERATIONS)
-    known = [setting.name for setting in settings_of(kind)]
+    known = setting_names(kind)
     for key in settings:
         if key not in known:
             raise SettingError(f"{name} has no setting named {key}{did_you_mean(key, known)}")
@@ -126,7 +126,7 @@ def planned(words: list[str]) -> Plan:
         federation_name, path = "table", Path(word).absolute()
     federation = named("federation", federation_name, FEDERATIONS)
     owners = [algorithm, federation, RunSettings]
-    own = {setting.name for owner in owners for setting in settings_of(owner)}
+    own = setting_names(*owners)
     special = getattr(federation, "suggests_for", {}).get(algorithm_name, {})
     suggested = {**federation.suggests, **special, **getattr(algorithm, "suggests", {})}
     values = {key: value for key, value in suggested.items() if key in own}
@@ -157,8 +157,7 @@ def planned_again(config: dict[str, Any], words: list[str]) -> Plan:
             named("federation", names[1], FEDERATIONS),
             RunSettings,
         ]
-        known = {setting.name: setting for owner in owners for setting in settings_of(owner)}
-        if set(values) != set(known):
+        if set(values) != set(setting_names(*owners)):
             raise CheckpointError(
                 f"config.json is of another version of coterie: {config['coterie']}"
             )

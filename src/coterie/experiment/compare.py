@@ -16,7 +16,7 @@ from coterie.algorithms import ALGORITHMS
 from coterie.core.errors import SettingError, did_you_mean
 from coterie.data import FEDERATIONS
 from coterie.experiment.catalogue import named, names_a_file
-from coterie.experiment.settings import RunSettings, settings_of
+from coterie.experiment.settings import RunSettings, setting_names
 from coterie.experiment.sweep import Job
 
 DEFAULT_SEEDS = 3
@@ -64,8 +64,8 @@ class Comparison:
         """Refuse names that nobody knows and settings that nothing in the comparison has."""
         owners: dict[str, set[str]] = {}
         for name in self.algorithms:
-            owners[name] = set(setting_names([named("algorithm", name, ALGORITHMS)]))
-        shared = set(setting_names([RunSettings, *map(kind_of, self.federations)]))
+            owners[name] = set(setting_names(named("algorithm", name, ALGORITHMS)))
+        shared = set(setting_names(RunSettings, *map(kind_of, self.federations)))
         everything = shared.union(*owners.values())
         for word in self.words:
             name = word.partition("=")[0]
@@ -89,7 +89,7 @@ class Comparison:
     def _own(self, algorithm: str, federation: str) -> Iterable[str]:
         """The settings that one of the runs understands."""
         kinds = [named("algorithm", algorithm, ALGORITHMS), kind_of(federation), RunSettings]
-        known = setting_names(kinds)
+        known = setting_names(*kinds)
         values: dict[str, str] = {}
         # What is said of one algorithm alone overrides what is said of all.
         for word in sorted(self.words, key=lambda word: "." in word.partition("=")[0]):
@@ -224,7 +224,3 @@ FORMATS = {"markdown": markdown, "latex": latex}
 def kind_of(federation: str) -> type[Any]:
     """The settings class of a federation, or of a file of the user's."""
     return named("federation", "table" if names_a_file(federation) else federation, FEDERATIONS)
-
-
-def setting_names(owners: Iterable[type[Any]]) -> list[str]:
-    return [setting.name for owner in owners for setting in settings_of(owner)]

@@ -87,7 +87,8 @@ def crossing(kind: type[Any]) -> str:
     """For every client step, what a client downloads and what it uploads; nothing else crosses."""
     state = get_type_hints(kind.init)["return"]
     lines = []
-    for name, step in vars(kind).items():
+    inherited = {name: step for base in reversed(kind.__mro__) for name, step in vars(base).items()}
+    for name, step in inherited.items():
         if not getattr(step, "__on_client__", False):
             continue
         upload = get_type_hints(step)["return"]

@@ -37,7 +37,7 @@ from coterie.engine.simulator import Simulator
 from coterie.engine.wrappers import Bytes, Lossy, Metered, Watched
 from coterie.experiment.evaluation import Evaluator, Judged
 from coterie.experiment.folder import Record, RunFolder
-from coterie.experiment.settings import RunSettings, settings_of
+from coterie.experiment.settings import RunSettings, setting_names
 from coterie.version import __version__
 
 COLLAPSED_ROUNDS = 10  # rounds that one cluster may hold almost everybody before a warning
@@ -64,7 +64,7 @@ def simulate(
     >>> run.clusters.shape, run.models.shape
     (torch.Size([8]), torch.Size([4, 7510]))
     """
-    known = [setting.name for setting in settings_of(RunSettings)]
+    known = setting_names(RunSettings)
     for name in settings:
         if name not in known:
             raise SettingError(f"no setting of a run is named {name}{did_you_mean(name, known)}")

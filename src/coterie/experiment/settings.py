@@ -12,7 +12,7 @@ import re
 from dataclasses import MISSING, Field, dataclass, fields
 from typing import Any, NamedTuple, get_type_hints
 
-from coterie.core.errors import SettingError, at_least, did_you_mean, one_of
+from coterie.core.errors import SettingError, at_least, did_you_mean, one_of, share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,10 +37,7 @@ class RunSettings:
         at_least(self, "checkpoint", 1)
         at_least(self, "chunk", 0)
         one_of(self, "protocol", ["auto", "train-loss", "test-loss"])
-        if not 0 < self.fraction <= 1:
-            raise SettingError(
-                f"`fraction` of RunSettings must be above 0 and at most 1, got {self.fraction:g}"
-            )
+        share(self, "fraction")
         if not 0 <= self.lost < 1:
             raise SettingError(
                 f"`lost` of RunSettings must be at least 0 and below 1, got {self.lost:g}"
@@ -68,6 +65,11 @@ def settings_of(owner: type) -> list[Setting]:
         Setting(field.name, types[field.name], default_of(field), meanings.get(field.name, ""))
         for field in fields(owner)
     ]
+
+
+def setting_names(*owners: type) -> list[str]:
+    """The names of the settings of some dataclasses."""
+    return [setting.name for owner in owners for setting in settings_of(owner)]
 
 
 def default_of(field: Field[Any]) -> Any:

@@ -98,6 +98,8 @@ def sweep(
     )
     totals = {job: check(job) for job in jobs}
     waiting = [job for job in jobs if job.result is None]
+    # Only runs that go on are looked at again: the files of the others do not change.
+    rounds = {job: total if job.result else job.rounds_done for job, total in totals.items()}
     workers = min(workers or cores, max(1, len(waiting)))
     running: list[Worker] = []
     failed: list[Worker] = []
@@ -106,12 +108,12 @@ def sweep(
             while waiting and len(running) < workers:
                 running.append(Worker(waiting.pop(0), threads=max(1, cores // workers)))
             time.sleep(POLL_SECONDS)
+            rounds |= {worker.job: worker.job.rounds_done for worker in running}
             failed += [worker for worker in running if worker.process.poll() not in (None, 0)]
             running = [worker for worker in running if worker.process.poll() is None]
             if tell is not None:
-                done = sum(min(job.rounds_done, total) for job, total in totals.items())
                 finished = len(jobs) - len(waiting) - len(running) - len(failed)
-                tell(done, sum(totals.values()), finished, len(jobs))
+                tell(sum(rounds.values()), sum(totals.values()), finished, len(jobs))
     finally:
         for worker in running:
             worker.process.send_signal(signal.SIGINT)

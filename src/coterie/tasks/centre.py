@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.errors import DataError
-from coterie.core.task import Summary
 from coterie.tasks.network import NetworkTask
 
 
@@ -43,17 +42,6 @@ class Centre(NetworkTask):
                 f"a centre of {self.features} features needs samples of as many numbers, "
                 f"got {found}"
             )
-
-    def score(self, output: Tensor, y: Tensor, mask: Tensor) -> Tensor:
-        """Per client: samples and summed squared distance, [m, 2]."""
-        weight = mask.double()
-        loss = (self.losses(output, y).double() * weight).sum(1)
-        return torch.stack([weight.sum(1), loss], 1)
-
-    def summary(self, scores: Tensor) -> Summary:
-        """The mean squared distance, pooled and per client."""
-        each = {"loss": scores[:, 1] / scores[:, 0]}
-        return Summary({"loss": float(scores[:, 1].sum() / scores[:, 0].sum())}, each)
 
 
 class Point(nn.Module):

@@ -1,8 +1,9 @@
-"""What classification and regression share: a network and its flat vector."""
+"""What the tasks share: a network, its flat vector, and how a plain loss is scored."""
 
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import torch
@@ -10,9 +11,10 @@ from torch import Tensor, nn
 
 from coterie.core.errors import DataError, SettingError
 from coterie.core.layout import Layout
+from coterie.core.task import Summary
 
 
-class NetworkTask:
+class NetworkTask(ABC):
     """A network, the layout of its flat vector, and how a new one is drawn.
 
     `network` is a module, or a function that builds one. A module is drawn anew by the
@@ -60,9 +62,9 @@ class NetworkTask:
             x = x.to(self._feature_type)
         return x if self.scale == 1.0 else x / self.scale
 
+    @abstractmethod
     def losses(self, output: Tensor, y: Tensor) -> Tensor:
         """The loss of every sample: outputs [..., n, c] and targets [..., n] give [..., n]."""
-        raise NotImplementedError
 
     def slopes(self, output: Tensor, y: Tensor) -> Tensor:
         """The derivative of every sample's loss by its outputs [m, c, n], features first.
@@ -73,6 +75,17 @@ class NetworkTask:
         with torch.enable_grad():
             total = self.losses(leaf.mT, y).sum()
         return torch.autograd.grad(total, leaf)[0]
+
+    def score(self, output: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+        """Per client: samples and summed loss, [m, 2]."""
+        weight = mask.double()
+        loss = (self.losses(output, y).double() * weight).sum(1)
+        return torch.stack([weight.sum(1), loss], 1)
+
+    def summary(self, scores: Tensor) -> Summary:
+        """The mean loss, pooled and per client."""
+        each = {"loss": scores[:, 1] / scores[:, 0]}
+        return Summary({"loss": float(scores[:, 1].sum() / scores[:, 0].sum())}, each)
 
     def probe(self, x: Tensor) -> Tensor:
         """The outputs [n, c] for a few samples x [n, ...]; refuse what the network cannot take."""

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.errors import DataError
-from coterie.core.task import Summary
 from coterie.tasks.network import NetworkTask
 
 
@@ -56,14 +55,3 @@ class Regression(NetworkTask):
                 f"{outputs} outputs of {type(self.module).__name__} and targets of shape "
                 f"{list(y.shape[1:])}"
             )
-
-    def score(self, output: Tensor, y: Tensor, mask: Tensor) -> Tensor:
-        """Per client: samples and summed squared error, [m, 2]."""
-        weight = mask.double()
-        loss = (self.losses(output, y).double() * weight).sum(1)
-        return torch.stack([weight.sum(1), loss], 1)
-
-    def summary(self, scores: Tensor) -> Summary:
-        """The mean squared error, pooled and per client."""
-        each = {"loss": scores[:, 1] / scores[:, 0]}
-        return Summary({"loss": float(scores[:, 1].sum() / scores[:, 0].sum())}, each)

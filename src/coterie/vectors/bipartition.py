@@ -9,26 +9,22 @@ from scipy.cluster.hierarchy import cut_tree, linkage
 from scipy.spatial.distance import squareform
 from torch import Tensor
 
+from coterie.vectors.gram import gram
+
 LINKAGES = ("complete", "single")
-COLUMNS = 4096  # coordinates that are taken to double precision at a time
 ROUNDING = 1e-12  # vectors that are not farther apart than this are the same
 
 
 def cosines(rows: Tensor) -> Tensor:
     """Cosine similarities [a, a] of rows [a, d], in double precision; a zero row has 0 with all.
 
-    The Gram matrix is added up over blocks of coordinates, so that no copy of the rows is made.
-
     >>> cosines(torch.tensor([[1.0, 0.0], [0.0, 2.0], [-3.0, 0.0]])).tolist()
     [[1.0, 0.0, -1.0], [0.0, 1.0, 0.0], [-1.0, 0.0, 1.0]]
     """
-    gram = torch.zeros(len(rows), len(rows), dtype=torch.float64)
-    for block in rows.split(COLUMNS, dim=1):
-        wide = block.double()
-        gram += wide @ wide.T
-    norm = gram.diagonal().sqrt()
+    products = gram(rows)
+    norm = products.diagonal().sqrt()
     norm = torch.where(norm > 0, norm, 1.0)
-    return (gram / norm[:, None] / norm).clamp(-1, 1)
+    return (products / norm[:, None] / norm).clamp(-1, 1)
 
 
 def bipartition(similarity: Tensor, method: str = "complete") -> tuple[Tensor, float]:

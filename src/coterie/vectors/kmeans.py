@@ -16,6 +16,7 @@ from torch import Tensor
 
 from coterie.core import seeds
 from coterie.vectors.folds import ByCluster, Grouped, Total
+from coterie.vectors.gram import gram
 
 ITERATIONS = 100  # of Lloyd's algorithm, if it does not rest before
 BLOCK = 2**22  # numbers that are turned into doubles at a time
@@ -143,14 +144,9 @@ def compressed(points: Tensor) -> Tensor:
     middle = points.mean(0, dtype=torch.float64)
     if p <= n:
         return points.double() - middle
-    products = torch.zeros(n, n, dtype=torch.float64)
-    columns = max(1, BLOCK // n)
-    for x, m in zip(points.split(columns, 1), middle.split(columns), strict=True):
-        apart = x.double() - m
-        products += apart @ apart.T
     values: Tensor
     vectors: Tensor
-    values, vectors = torch.linalg.eigh(products)
+    values, vectors = torch.linalg.eigh(gram(points, origin=middle))
     return vectors * values.clamp_min(0).sqrt()
 
 
