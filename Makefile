@@ -17,11 +17,20 @@ check: $(INSTALLED)  ## the full gate: format, lint, types, tests
 	$(BIN)/mypy
 	$(BIN)/pytest
 
-bench: $(INSTALLED)  ## seconds per round against the plain loop, in one run
-	$(BIN)/python benchmarks/rounds.py
+PEERS := $(patsubst benchmarks/requirements/%.txt,%,$(wildcard benchmarks/requirements/*.txt))
+
+bench: $(INSTALLED) $(PEERS:%=benchmarks/.venv/%/.installed)  ## speed and memory against peers
+	$(BIN)/python benchmarks/rounds.py --write
+
+# Each peer has an environment of its own; one that cannot be installed is left out of the tables.
+benchmarks/.venv/%/.installed: benchmarks/requirements/%.txt
+	rm -rf $(@D)
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install --quiet --requirement $< || rm -rf $(@D)
+	mkdir -p $(@D) && touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) benchmarks/.venv .mypy_cache .pytest_cache .ruff_cache
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

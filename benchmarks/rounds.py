@@ -1,92 +1,169 @@
-"""Seconds per round against the plain loop, in one run, and whether the weights agree.
+"""`make bench`: every contender in one go on the same data, and a table of ratios.
 
-    make bench
+    python benchmarks/rounds.py [--quick] [--threads N] [--only PART] [--write]
 
-Every line is a ratio of medians from the same process on the same data; the contenders take turns.
+Contenders of other libraries run in environments of their own (`benchmarks/.venv/NAME`), one after
+another and alone, on as many cores as there are threads. `--write` puts the tables into
+`benchmarks/README.md`.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import platform
 import statistics
-import time
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
 
-import plain_loop
-import torch
+import against_loop
+import numpy as np
+import scaling
+import speed
 
-from coterie import IFCA, Classification
-from coterie.algorithms.ifca import State
-from coterie.data.federation import Samples
-from coterie.engine.simulator import Simulator
 from coterie.experiment.compare import markdown
-from coterie.models import mlp
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE / "contenders"))
+import work  # noqa: E402
 
 SHAPE = (784, 200, 10)
-LR, STEPS = 0.1, 10
+BEGIN, END = "<!-- measured: written by make bench -->", "<!-- end -->"
 
 
-def measured(clients: int, samples: int, k: int, repeats: int) -> list[str]:
-    """One line of the table: k = 1 is FedAvg, k = 4 the IFCA of rotated MNIST."""
-    generator = torch.Generator().manual_seed(0)
-    x = torch.rand(clients * samples, SHAPE[0], generator=generator)
-    # Half of a client's labels are alike and one network expects them, so that no choice is a tie.
-    home = torch.arange(clients).repeat_interleave(samples) % k
-    y = torch.randint(SHAPE[2], (clients * samples,), generator=generator)
-    y = torch.where(torch.rand(len(y), generator=generator) < 0.5, home, y)
-    data = Samples(x, y, torch.arange(clients + 1) * samples)
-    task = Classification(mlp(*SHAPE))
-    networks = [mlp(*SHAPE) for _ in range(k)]
-    for j, network in enumerate(networks):
-        list(network.parameters())[-1].data[j] += 3
-    models = torch.stack([task.layout.flatten(network) for network in networks])
-    simulator, ifca = Simulator(data, task), IFCA(k=k, lr=LR, steps=STEPS)
-    state = State(models, models[0, :0], torch.full((clients,), -1), torch.tensor(0))
-    pairs = [data.client(i) for i in range(clients)]
-    counter = plain_loop.Counter()
+class Contender(NamedTuple):
+    """Who takes part: its name, its script, and the environment that it runs in."""
 
-    def ours() -> torch.Tensor:
-        return ifca.round(state, simulator.at("round", 0))[0].models
+    name: str
+    script: str
+    environment: str = ""  # empty: that of coterie
 
-    def theirs() -> torch.Tensor:
-        states = plain_loop.ifca_round(
-            networks, pairs, lr=LR, steps=STEPS, shape=SHAPE, counter=counter
+
+CONTENDERS = [
+    Contender("plain PyTorch loop", "plain"),
+    Contender("coterie", "ours"),
+    Contender("pfl", "pfl_research", "pfl"),
+    Contender("fedjax", "fed_jax", "fedjax"),
+    Contender("Flower simulation", "flower", "flower"),
+]
+
+
+def peers(options: argparse.Namespace) -> str:
+    """FedAvg by every contender: the table of seconds, ratios, differences and steps."""
+    clients, samples = (20, 50) if options.quick else (100, 200)
+    rounds = 3 if options.quick else options.repeats + 1
+    given = work.drawn(clients, samples, SHAPE, rounds=rounds, threads=options.threads)
+    rows = []
+    found: list[tuple[str, float, float, float, int]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        task = os.path.join(folder, "work.npz")
+        work.store(task, given)
+        print("reference in double precision ...", file=sys.stderr, flush=True)
+        reference, complaint = handed_in(CONTENDERS[0], task, folder, options, "double")
+        assert reference is not None, complaint
+        exact = reference["weights"]
+        for contender in CONTENDERS:
+            print(f"{contender.name} ...", file=sys.stderr, flush=True)
+            outcome, complaint = handed_in(contender, task, folder, options)
+            if outcome is None:
+                rows.append([contender.name, f"did not run: {complaint}", "", "", "", "", ""])
+                continue
+            apart = float(np.abs(outcome["weights"] - exact).max() / np.abs(exact).max())
+            first, *warm = outcome["seconds"].tolist()
+            found.append((contender.name, first, statistics.median(warm), apart, outcome["steps"]))
+    expected = clients * given.steps * rounds
+    seconds = {name: warm for name, _, warm, _, _ in found}
+    loop, ours = seconds.get("plain PyTorch loop"), seconds.get("coterie")
+    for name, first, warm, apart, steps in found:
+        note = "" if apart < 1e-3 else " (differs)"
+        counted = f"{steps}" if steps == expected else f"{steps} of {expected}"
+        rows.append(
+            [
+                name,
+                f"{warm:.2f}",
+                f"{first:.2f}",
+                "" if loop is None else f"{loop / warm:.2f}",
+                "" if ours is None else f"{warm / ours:.1f}",
+                f"{apart:.0e}{note}",
+                counted,
+            ]
         )
-        return torch.stack([torch.cat([v.flatten() for v in one.values()]) for one in states])
+    title = (
+        f"FedAvg, {clients} clients x {samples} samples, MLP {'-'.join(map(str, SHAPE))}, "
+        f"{given.steps} full-batch steps, median of {rounds - 1} warm rounds"
+    )
+    head = ["contender", "s per round", "first round, s", "speed against the loop"]
+    head += ["times coterie's", "difference", "gradient steps"]
+    return f"{title}:\n\n{markdown(head, rows)}"
 
-    seconds: dict[Callable[[], torch.Tensor], list[float]] = {ours: [], theirs: []}
-    ends = {}
-    for _ in range(repeats):
-        for contender, spent in seconds.items():
-            began = time.perf_counter()
-            ends[contender] = contender()
-            spent.append(time.perf_counter() - began)
-    assert counter.steps == repeats * clients * STEPS, "the plain loop left out gradient steps"
-    apart = float((ends[ours] - ends[theirs]).abs().max() / ends[theirs].abs().max())
-    assert apart < 1e-4, f"the weights differ by {apart:.2g}"
-    mine, plain = (statistics.median(spent) for spent in seconds.values())
-    name = "FedAvg" if k == 1 else f"IFCA, k = {k}"
-    return [
-        name,
-        f"{clients} x {samples}",
-        f"{plain:.2f}",
-        f"{mine:.2f}",
-        f"{plain / mine:.1f}",
-        f"{apart:.1g}",
-    ]
+
+def handed_in(
+    contender: Contender, task: str, folder: str, options: argparse.Namespace, *words: str
+) -> tuple[dict[str, np.ndarray] | None, str]:
+    """What a contender handed in, or None and why there is nothing."""
+    python = sys.executable
+    if contender.environment:
+        python = str(HERE / ".venv" / contender.environment / "bin" / "python")
+        if not os.path.exists(python):
+            return None, "not installed"
+    answer = os.path.join(folder, f"{contender.script}{''.join(words)}.npz")
+    try:
+        done = subprocess.run(
+            [python, str(HERE / "contenders" / f"{contender.script}.py"), task, answer, *words],
+            env=environment(options.threads),
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=options.timeout,
+        )
+    except subprocess.TimeoutExpired:
+        return None, f"took more than {options.timeout} s"
+    if not os.path.exists(answer):
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        return None, (lines or ["no word"])[-1].strip()[:80]
+    with np.load(answer) as file:
+        return dict(file), ""
+
+
+def environment(threads: int) -> dict[str, str]:
+    """The same number of threads for every library."""
+    names = ["OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"]
+    return {**os.environ, **dict.fromkeys(names, str(threads))}
+
+
+PARTS: dict[str, Callable[[argparse.Namespace], str]] = {
+    "peers": peers,
+    "loop": against_loop.table,
+    "scaling": scaling.table,
+    "speed": speed.table,
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--repeats", type=int, default=3, help="warm rounds of each contender")
+    parser.add_argument("--timeout", type=int, default=300, help="seconds a contender may take")
+    parser.add_argument("--quick", action="store_true", help="small sizes: does everything work?")
+    parser.add_argument("--only", choices=PARTS, action="append", help="some of the tables")
+    parser.add_argument("--write", action="store_true", help="put the tables into README.md")
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    head = ["method", "clients x samples", "plain loop, s", "coterie, s", "ratio", "difference"]
-    work = [(400, 50, 4), (200, 100, 4), (100, 200, 4), (100, 200, 1)]
-    rows = [measured(*one, options.repeats) for one in work]
-    print(f"MLP {SHAPE}, {STEPS} full-batch steps, {options.threads} threads, medians\n")
-    print(markdown(head, rows))
+    # Libraries that choose their own number of threads count the cores they may use.
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.threads])
+    options.environment = environment(options.threads)
+    tables = [PARTS[name](options) for name in options.only or PARTS]
+    cores = len(os.sched_getaffinity(0))
+    machine = f"{platform.machine()}, {cores} cores, {options.threads} threads for every contender."
+    text = "\n\n".join([machine, *tables])
+    print(text)
+    if options.write:
+        page = HERE / "README.md"
+        before, _, rest = page.read_text().partition(BEGIN)
+        page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{rest.partition(END)[2]}")
 
 
 if __name__ == "__main__":

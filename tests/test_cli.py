@@ -66,6 +66,7 @@ def test_a_run_leaves_its_folder(tmp_path, capsys):
         "checkpoint.safetensors",
         "result.json",
         "clients.json",
+        "pictures.json",
         "report.html",
     }
     out = capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""The command line: `coterie run | compare | reproduce | list | describe | data`."""
+"""The command line: `coterie run | report | compare | reproduce | list | describe | data`."""
 
 from __future__ import annotations
 
@@ -70,7 +70,34 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--json", action="store_true", help="print one JSON object on stdout, nothing else"
     )
+    run.add_argument(
+        "--shards", type=int, metavar="N", help="run the clients in N Ray actors (0: one per core)"
+    )
+    run.add_argument(
+        "--ray", default="", metavar="ADDRESS", help="of the Ray cluster to use, as in auto"
+    )
+    run.add_argument(
+        "--track",
+        action="append",
+        default=[],
+        metavar="WHERE",
+        help="write the numbers to mlflow or tensorboard[:DIR] as well",
+    )
     run.set_defaults(command=run_command)
+
+    report = commands.add_parser("report", help="write or watch the page of one run or several")
+    report.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run folder")
+    report.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="the page (default: report.html, for one run in its folder, for several here)",
+    )
+    report.add_argument(
+        "--watch", action="store_true", help="serve the page on this machine while runs go on"
+    )
+    report.add_argument("--port", type=int, metavar="N", help="of the served page (default: 8765)")
+    report.set_defaults(command=report_command)
 
     compare = commands.add_parser("compare", help="run several algorithms side by side")
     compare.add_argument(
@@ -133,8 +160,10 @@ def add_sweep_options(command: argparse.ArgumentParser, folder: str) -> None:
 
 def run_command(options: argparse.Namespace) -> int:
     from coterie.experiment import catalogue
-    from coterie.experiment.folder import RunFolder
+    from coterie.experiment.folder import Record, RunFolder
     from coterie.experiment.progress import Progress, summary
+    from coterie.experiment.run import Run
+    from coterie.experiment.trackers import tracker
     from coterie.files import to_json
 
     if options.resume is not None:
@@ -148,15 +177,28 @@ def run_command(options: argparse.Namespace) -> int:
         plan = catalogue.planned(options.words)
         path, config = options.out, plan.config()
     run = plan.run(config)
+    if options.shards is not None or options.ray:
+        if not isinstance(run, Run):
+            raise SettingError("several starts or values run in one process; leave out --shards")
+        run.spread(options.shards or 0, options.ray)
     if path is None:
         path = new_folder(plan.algorithm_name, plan.federation_name)
     run.use(path, resume=options.resume is not None)
     progress = Progress(
         f"{plan.algorithm_name} on {plan.federation_name}", run.settings.rounds, run.rounds
     )
+    trackers = [tracker(word, path, run.rounds) for word in options.track]
+
+    def on_round(record: Record) -> None:
+        progress.on_round(record)
+        for one in trackers:
+            one.round(record)
+
+    for one in trackers:
+        one.begin(config)
     try:
         with progress:
-            run.complete(progress.on_round, progress.on_reply)
+            done = run.complete(on_round, progress.on_reply)
     except KeyboardInterrupt:
         print(
             f"coterie: interrupted; the checkpoint holds {run.saved} rounds; "
@@ -168,15 +210,36 @@ def run_command(options: argparse.Namespace) -> int:
         raise CoterieError(
             f"the run stopped: {error}; `coterie run --resume {path}` continues it"
         ) from error
+    for one in trackers:
+        one.end(done.result)
     if options.json:
-        print(to_json(run.result))
+        print(to_json(done.result))
     else:
-        print(summary(run))
+        print(summary(done))
+    return 0
+
+
+def report_command(options: argparse.Namespace) -> int:
+    from coterie.experiment.pages import watch, write_page
+
+    for folder in options.runs:
+        if not (folder / "config.json").is_file():
+            raise SettingError(f"{folder} is not a run folder: it has no config.json")
+    if options.watch:
+        if options.out is not None:
+            raise SettingError("--watch serves the page and writes no file; leave out --out")
+        watch(options.runs, options.port, lambda address: print(address, flush=True))
+        return 0
+    if options.port is not None:
+        raise SettingError("--port is for --watch")
+    home = options.runs[0] if len(options.runs) == 1 else Path()
+    print(write_page(options.runs, options.out or home / "report.html"))
     return 0
 
 
 def compare_command(options: argparse.Namespace) -> int:
     from coterie.experiment import compare
+    from coterie.experiment.pages import write_page
     from coterie.experiment.progress import SweepProgress
     from coterie.experiment.sweep import sweep
 
@@ -185,23 +248,23 @@ def compare_command(options: argparse.Namespace) -> int:
     if options.format not in formats:
         raise SettingError(f"--format must be one of {', '.join(formats)}, got {options.format}")
     place = options.out or new_folder("compare", "-".join(comparison.algorithms))
+    jobs = comparison.jobs(place)
     try:
         with SweepProgress("compare") as progress:
-            results = sweep(
-                comparison.jobs(place), workers=options.workers, tell=progress.on_rounds
-            )
+            results = sweep(jobs, workers=options.workers, tell=progress.on_rounds)
     except KeyboardInterrupt:
         again = shlex.join(["coterie", "compare", *options.words, "--out", str(place)])
         print(f"coterie: interrupted; continue with: {again}", file=sys.stderr)
         return INTERRUPTED
-    outcome = compare.Outcome(comparison, results)
+    outcome = compare.Outcome.of(comparison, results)
+    written = write_page([job.folder for job in jobs], place / "report.html")
     if options.format == "csv":
         print(outcome.csv())
         return 0
     for federation in comparison.federations:
         print(f"{federation}, {len(comparison.seeds)} seeds, mean ± standard deviation\n")
         print(compare.FORMATS[options.format](*outcome.table(federation)) + "\n")
-    print(f"The runs are in {place}")
+    print(f"The runs are in {place}, the report is {written}")
     return 0
 
 
@@ -217,7 +280,7 @@ def reproduce_command(options: argparse.Namespace) -> int:
         raise SettingError("a recipe is run --quick or --full, not both")
     recipe = recipes.recipe(options.name)
     mode = "full" if options.full else "quick"
-    seeds = options.seeds or (recipe.seeds if mode == "full" else 1)
+    seeds = options.seeds or recipe.seeds[mode]
     if seeds < 1:
         raise SettingError(f"--seeds must be at least 1, got {seeds}")
     place = options.out or Path("runs") / "reproduce"

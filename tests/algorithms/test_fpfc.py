@@ -35,6 +35,25 @@ def test_fpfc_by_hand():
     assert serving.models.flatten().tolist() == pytest.approx([(1.875 + 3 * 2) / 4])
 
 
+def test_devices_are_apart_before_they_are_drawn_together():
+    clients = simulator([4, 8], draws=[0])
+    fpfc = FPFC(**HAND, apart=1, nu=0.2)
+    state, info = fpfc.round(fpfc.init(start_of(clients)), clients.at("round", 0, round=0))
+    # omega = 1, 2 as above, but nothing is fused: theta = -1, v = 0, everybody is its own zeta.
+    assert state.zeta.flatten().tolist() == [1.0, 2.0]
+    assert info.cluster.tolist() == [0, 1]
+    state, _ = fpfc.round(state, clients.at("round", 1, round=1))
+    # omega = 1 + 3/4 and 2 + 6/4: delta = -7/4, beyond 3/2 where SCAD bends: s = (1 - 3.7 / (2.7 *
+    # 2 * 7/4)) / (1 - 1 / (2.7 * 2)), theta = s delta, v = 2 (1 - s) delta.
+    assert state.omega.flatten().tolist() == [1.75, 3.5]
+    s = (1 - 3.7 / (2.7 * 2 * 1.75)) / (1 - 1 / (2.7 * 2))
+    assert state.zeta[0].item() == pytest.approx((1.75 + 3.5 - (2 * s - 1) * 1.75) / 2)
+    with pytest.raises(
+        SettingError, match="`apart` of FPFC needs a `lam` of your own, got 3 and 0"
+    ):
+        FPFC(apart=3)
+
+
 def test_the_text_updates_only_pairs_of_two_participants():
     clients = simulator([4, 8], draws=[0])
     fpfc = FPFC(**HAND, pairs="both")

@@ -10,6 +10,7 @@ from torch.nn.utils.prune import l1_unstructured
 from coterie import Classification, Regression
 from coterie.core.cohort import Cohort, Descent, Rows
 from coterie.core.errors import DataError
+from coterie.core.lazy import add_up
 from coterie.data.federation import Samples
 from coterie.engine import sample_space
 from coterie.engine.kernels import Batched, PerClient, kernel_for
@@ -75,6 +76,44 @@ def test_batched_equals_per_client_for_any_shape_and_work(
     torch.testing.assert_close(one.gradient(start, batch=batch), two.gradient(start, batch=batch))
     torch.testing.assert_close(one.score(start), two.score(start))
     torch.testing.assert_close(one.descend(start, **work), two.descend(start, **work))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 15), min_size=1, max_size=5),
+    features=st.integers(1, 20),
+    k=st.integers(1, 4),
+    bias=st.booleans(),
+    spread=st.sampled_from([0.01, 1.0, 10.0]),
+    regression=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_choosing_and_training_on_equals_losses_and_training_one_by_one(
+    sizes, features, k, bias, spread, regression, seed
+):
+    """Without forming anybody's model: the chosen one, where it ends, and the sums per cluster."""
+    outputs = 1 if regression else 3
+    module = nn.Sequential(nn.Linear(features, 4, bias=bias), nn.ReLU(), nn.Linear(4, outputs))
+    task = (Regression if regression else Classification)(module.double())
+    generator = torch.Generator().manual_seed(seed)
+    models = spread * torch.randn(k, task.layout.size, generator=generator).double()
+    one, two = (cohort(task, kernel, sizes, features, 3, seed) for kernel in (PerClient, Batched))
+    cluster, model = two.choose(models)
+    assert torch.equal(cluster, one.loss(models).argmin(1))
+    member = torch.rand(k, len(sizes), generator=generator).double()
+    for _ in range(2):  # what the choice found out on the way is not used up
+        slow, fast = (
+            one.descend(models[cluster], lr=0.01, steps=3),
+            two.descend(model, lr=0.01, steps=3),
+        )
+        sums = torch.zeros(k, task.layout.size).double()
+        add_up(sums, member, fast)
+        torch.testing.assert_close(sums, member @ slow)
+        torch.testing.assert_close(fast, slow)
+    shared = models[:1].expand(len(sizes), -1)
+    torch.testing.assert_close(
+        two.descend(shared, lr=0.01, steps=3), one.descend(shared, lr=0.01, steps=3)
+    )
 
 
 def test_descent_is_that_of_torch_optim():

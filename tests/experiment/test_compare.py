@@ -42,7 +42,7 @@ def outcome(**accuracy):
     seeds = tuple(range(len(next(iter(accuracy.values())))))
     comparison = Comparison(tuple(accuracy), ("rotated-digits",), seeds, ())
     results = [{"metrics": {"accuracy": a}} for values in accuracy.values() for a in values]
-    return Outcome(comparison, results)
+    return Outcome.of(comparison, results)
 
 
 def test_differences_are_paired_by_seed():

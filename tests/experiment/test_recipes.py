@@ -31,6 +31,41 @@ def test_what_was_measured_belongs_to_the_recipe(recipe):
         assert set(record["entries"]) == names
 
 
+def test_every_recipe_is_of_a_table_or_figure_of_a_paper():
+    papers = recipes.papers()
+    for recipe in ALL:
+        items = papers[recipe.path.parent.name]["items"]
+        assert any(recipe.of(item["name"]) for item in items), recipe.name
+    for paper in papers.values():
+        names = [item["name"] for item in paper["items"]]
+        assert len(set(names)) == len(names)
+        for item in paper["items"]:
+            if "same" in item:
+                owner, name = item["same"]
+                assert name in [other["name"] for other in papers[owner]["items"]]
+
+
+def test_the_list_has_every_table_and_figure_with_its_state():
+    said = recipes.listing()
+    for paper in recipes.papers().values():
+        assert paper["title"] in said
+    lines = {
+        (line.split("|")[1].strip(), line.split("|")[2].strip()): line.split("|")[3:]
+        for line in said.splitlines()
+        if line.startswith("|")
+    }
+    fig2 = lines[
+        "Figure 2", "success on linear mixtures by separation, noise, machines and samples"
+    ]
+    assert [cell.strip() for cell in fig2[:2]] == ["ready", "ifca/fig2"]
+    report = lines["Figure 3.2", "success on linear mixtures"]
+    assert [cell.strip() for cell in report[:2]] == ["ready", "ifca/fig2"]
+    assert lines["Figure 1", "overview of IFCA"][0].strip() == "nothing to run"
+    part = lines["Table 3.1", "FeSEM and the baselines on FEMNIST and FedCelebA"]
+    assert part[0].strip() == "in part"
+    assert "not yet" in said
+
+
 TINY = """
 item = "Table 0"
 title = "a test"
@@ -54,10 +89,22 @@ tolerance = { accuracy = 0.0 }
 """
 
 
+PAPERS = """
+[nobody]
+title = "nobody's paper"
+items = [
+    { name = "Table 0", what = "a test" },
+    { name = "Table 1", what = "another" },
+    { name = "Figure 1", what = "a drawing", run = false },
+]
+"""
+
+
 @pytest.fixture
 def tiny(tmp_path, monkeypatch):
     (tmp_path / "recipes" / "nobody").mkdir(parents=True)
     (tmp_path / "recipes" / "nobody" / "table0.toml").write_text(TINY)
+    (tmp_path / "recipes" / "papers.toml").write_text(PAPERS)
     monkeypatch.setattr(recipes, "folder", lambda: tmp_path / "recipes")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -74,7 +121,13 @@ def test_a_recipe_is_run_and_its_numbers_are_kept(tiny, capsys):
     assert kept["quick"]["seeds"] == 1
     assert kept["quick"]["entries"]["local"]["ari"] == [0.0, 0.0]
     assert cli.main(["reproduce"]) == 0
-    assert "| quick " in capsys.readouterr().out
+    lines = [line.split("|") for line in capsys.readouterr().out.splitlines() if "|" in line]
+    cells = [[cell.strip() for cell in line[1:-1]] for line in lines][2:]
+    assert cells == [
+        ["Table 0", "a test", "ready", "nobody/table0", "1 min", "1 min", "quick"],
+        ["Table 1", "another", "not yet", "", "", "", ""],
+        ["Figure 1", "a drawing", "nothing to run", "", "", "", ""],
+    ]
 
 
 def test_quick_settings_take_the_place_of_the_full_ones(tiny):
@@ -91,6 +144,71 @@ def test_an_order_that_does_not_hold_is_said(tiny):
     _, rows, orders = recipe.verdicts(numbers)
     assert orders == ["local < ifca in accuracy: does NOT hold"]
     assert rows[2][-1] == "off by -0.1900"
+
+
+def test_a_recipe_of_a_part_and_one_that_the_list_does_not_have(tiny):
+    place = tiny / "recipes" / "nobody"
+    (place / "table0.toml").rename(place / "part.toml")
+    (place / "part.toml").write_text(TINY.replace("Table 0", "Table 0, MNIST"))
+    (place / "new.toml").write_text(TINY.replace("Table 0", "Table 00"))
+    rows = [line.split("|") for line in recipes.listing().splitlines()]
+    cells = [[cell.strip() for cell in row[1:5]] for row in rows if len(row) > 4]
+    assert ["Table 0", "a test", "in part", "nobody/part"] in cells
+    assert ["Table 00", "a test", "ready", "nobody/new"] in cells
+
+
+EACH = """
+item = "Figure 0"
+title = "a test"
+paper = "nobody"
+seeds = 3
+quick_seeds = 2
+minutes = { quick = 1, full = 1 }
+merit = "success"
+show = ["success", "ari"]
+order = [["R = 0.1", "R = 2"]]
+
+[[entry]]
+name = "R = {R}"
+run = "ifca linear-mixture separation={R} samples={n}"
+quick = "samples={tenth}"
+each = [
+    { R = 0.1, n = 50, tenth = 5 },
+    { R = 1, n = 50, tenth = 5, quick = false },
+    { R = 2, n = 70, tenth = 7 },
+]
+published = { ari = 1.0 }
+"""
+
+
+def test_an_entry_stands_for_one_of_each(tiny):
+    path = tiny / "recipes" / "nobody" / "figure0.toml"
+    path.write_text(EACH)
+    recipe = recipes.recipe("nobody/figure0")
+    assert recipe.seeds == {"quick": 2, "full": 3}
+    assert [entry.name for entry in recipe.entries] == ["R = 0.1", "R = 1", "R = 2"]
+    assert [entry.name for entry in recipe.chosen("quick")] == ["R = 0.1", "R = 2"]
+    last = recipe.entries[2]
+    assert last.words("full") == ["ifca", "linear-mixture", "separation=2", "samples=70"]
+    assert last.words("quick") == ["ifca", "linear-mixture", "separation=2", "samples=7"]
+
+
+def test_metrics_without_a_published_number_are_shown_and_give_the_order(tiny):
+    path = tiny / "recipes" / "nobody" / "figure0.toml"
+    path.write_text(EACH)
+    numbers = {
+        name: {"success": (value, 0.0), "ari": (1.0, 0.0)}
+        for name, value in (("R = 0.1", 0.25), ("R = 2", 0.75))
+    }
+    _, rows, orders = recipes.recipe("nobody/figure0").verdicts(numbers)
+    assert orders == ["R = 0.1 < R = 2 in success: holds"]
+    assert rows == [
+        ["R = 0.1", "ari", "1", "1.0000 ± 0.0000", ""],
+        ["R = 0.1", "success", "", "0.2500 ± 0.0000", ""],
+        ["R = 1", "ari", "1", "not run", ""],
+        ["R = 2", "ari", "1", "1.0000 ± 0.0000", ""],
+        ["R = 2", "success", "", "0.7500 ± 0.0000", ""],
+    ]
 
 
 def test_an_unknown_recipe_is_refused_with_the_near_ones(tiny):

@@ -1,6 +1,6 @@
 """The page of a run: what it shows, what it never does, and what it lives without."""
 
-import html
+import base64
 import json
 import math
 import re
@@ -9,9 +9,11 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import plotly.graph_objects as go
 import pytest
 
+from coterie.experiment.frames import moments
 from coterie.report import render
 from coterie.report.palette import match
 
@@ -29,6 +31,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "test clients": {"tested": True},
     "thirty clusters": {"k": 30, "clients": 300},
     "local": {"k": 2000, "clients": 2000},
+    "pictures": {"sheets": 3},
 }
 
 
@@ -57,6 +60,10 @@ class Elements(HTMLParser):
         return sum(name == tag for name, _ in self.tags)
 
 
+def unpacked(text: str, kind: str) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(text), kind)
+
+
 def edit(folder: Path, name: str, **changes: Any) -> None:
     path = folder / name
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
@@ -74,12 +81,16 @@ def test_every_run_has_a_page_with_valid_figures(any_run: Elements) -> None:
     drawn = {
         attributes["data-figure"] for _, attributes in any_run.tags if "data-figure" in attributes
     }
-    assert drawn <= set(any_run.data["figures"])
+    # The map is built in the browser, anew for every frame.
+    assert drawn == set(any_run.data["figures"]) | ({"map"} if any_run.data["map"] else set())
 
 
 def test_page_loads_nothing_from_outside(any_run: Elements) -> None:
     for _, attributes in any_run.tags:
-        assert not attributes.keys() & {"src", "srcset", "action", "poster"}
+        assert not attributes.keys() & {"srcset", "action", "poster"}
+        assert (attributes.get("src") or "data:image/png;base64,").startswith(
+            "data:image/png;base64,"
+        )
         assert attributes.get("href", "data:,") == "data:,"
     policies = [a["content"] for _, a in any_run.tags if "http-equiv" in a]
     assert [policy.split(";")[0] for policy in policies if policy] == ["default-src 'none'"]
@@ -169,11 +180,120 @@ def test_true_cluster_without_a_match_takes_an_unused_index() -> None:
 
 
 def test_map_has_every_client_once_in_its_cluster(make_run: MakeRun) -> None:
-    figures = Elements(render(make_run())).data["figures"]
-    found = {trace["name"]: len(trace["x"]) for trace in figures["map_found"]["data"]}
-    assert found == {"cluster 0": 16, "cluster 1": 24, "cluster 2": 20, "cluster 3": 20}
-    true = {trace["name"]: len(trace["x"]) for trace in figures["map_true"]["data"]}
-    assert true == {f"true cluster {c}": 20 for c in range(4)}
+    places = Elements(render(make_run())).data["map"]
+    assert places["views"] == ["found", "true"]
+    assert [frame["round"] for frame in places["frames"]] == [1, 2, 3, 20]
+    found = [unpacked(frame["cluster"], "<i2") for frame in places["frames"]]
+    assert np.bincount(found[0]).tolist() == [80]
+    assert np.bincount(found[2]).tolist() == np.bincount(found[3]).tolist() == [16, 24, 20, 20]
+    assert np.bincount(places["true"]).tolist() == [20] * 4
+
+
+def test_map_keeps_places_to_a_thousandth_of_its_width(make_run: MakeRun) -> None:
+    folder = make_run()
+    content = json.loads((folder / "clients.json").read_text())
+    content["clients"]["x"] = [math.sin(i) for i in range(80)]
+    (folder / "clients.json").write_text(json.dumps(content))
+    points = unpacked(Elements(render(folder)).data["map"]["frames"][-1]["points"], "<u2")
+    x = points.reshape(-1, 2)[:, 0] / 4095 * 2 - 1
+    assert np.abs(x - np.sin(np.arange(80))).max() < 1e-3
+
+
+def test_projections_are_turned_as_the_frame_that_follows(make_run: MakeRun) -> None:
+    folder = make_run(frames=(1,))
+    content = json.loads((folder / "clients.json").read_text())
+    content["map"] = "gradients at one model"
+    (folder / "clients.json").write_text(json.dumps(content))
+    final = np.array([content["clients"]["x"], content["clients"]["y"]]).T
+    final -= final.mean(0)
+    content["clients"]["x"], content["clients"]["y"] = final.T.tolist()
+    (folder / "clients.json").write_text(json.dumps(content))
+    turned = final @ np.array([[0.0, 1.0], [1.0, 0.0]]) / 10  # mirrored and smaller
+    with np.load(folder / "map.npz") as arrays:
+        kept = dict(arrays) | {"drawn": np.array([content["map"]]), "points": turned[None]}
+    np.savez(folder / "map.npz", **kept)
+    frames = Elements(render(folder)).data["map"]["frames"]
+    first, last = (unpacked(frame["points"], "<u2").astype(int) for frame in frames)
+    assert np.abs(first - last).max() <= 2
+
+
+def test_large_federations_have_a_sample_of_clients_on_the_map(make_run: MakeRun) -> None:
+    page = Elements(render(make_run(clients=6000, rounds=2, frames=(1,))))
+    places = page.data["map"]
+    assert len(places["clients"]) == len(places["true"]) == 5000
+    assert len(unpacked(places["frames"][0]["cluster"], "<i2")) == 5000
+    assert "5,000 of all clients are drawn" in page.text
+
+
+def test_flows_count_every_client_between_two_rounds(make_run: MakeRun) -> None:
+    # All 80 clients begin in cluster 0; in round 3 all but its own 16 leave, and never again.
+    trace = Elements(render(make_run())).data["figures"]["flows"]["data"][0]
+    node, link = trace["node"]["customdata"], trace["link"]
+    streams = {
+        (node[a], node[b]): count
+        for a, b, count in zip(link["source"], link["target"], link["value"], strict=True)
+    }
+    assert streams["cluster 0, round 2", "cluster 1, round 3"] == 24
+    assert streams["cluster 0, round 2", "cluster 0, round 3"] == 16
+    assert streams["cluster 0, round 1", "cluster 0, round 2"] == 80
+    assert streams["cluster 3, round 3", "cluster 3, round 20"] == 20
+    assert sum(link["value"]) == 3 * 80
+
+
+def test_clients_that_join_late_flow_from_nowhere(make_run: MakeRun) -> None:
+    folder = make_run(rounds=3)
+    rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    rounds[0]["moves"] = {"0": [0, 1], "1": [2]}
+    rounds[1]["moves"] = {"1": [1, 3]}
+    rounds[2]["moves"] = {}
+    (folder / "rounds.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rounds))
+    trace = Elements(render(folder)).data["figures"]["flows"]["data"][0]
+    hover = dict(zip(trace["link"]["customdata"], trace["link"]["value"], strict=True))
+    assert hover["no cluster yet to cluster 1,<br>rounds 1 to 2"] == 1
+    assert hover["cluster 0 to cluster 1,<br>rounds 1 to 2"] == 1
+    assert hover["stayed in cluster 1,<br>rounds 2 to 3"] == 3
+
+
+def test_where_nobody_moves_no_flow_is_drawn(make_run: MakeRun) -> None:
+    folder = make_run(rounds=2)
+    page = Elements(render(folder))
+    assert "flows" not in page.data["figures"]
+    assert "No client left the cluster that it first joined." in page.text
+
+
+def test_each_cluster_has_its_curves(make_run: MakeRun) -> None:
+    figures = Elements(render(make_run(rounds=10))).data["figures"]
+    # Cluster 2 is empty before round 3, where its loss is 1.5 - 0.3 + 0.02.
+    trace = figures["cluster_loss"]["data"][2]
+    assert trace["name"] == "cluster 2"
+    assert (trace["x"][0], trace["y"][0]) == (3, 1.22)
+    assert figures["cluster_accuracy"]["data"][2]["y"][0] == 0.39
+
+
+def test_worst_served_clients_come_first_with_their_cluster(make_run: MakeRun) -> None:
+    text = Elements(render(make_run())).text
+    # Accuracy is 0.8 + 0.2 sin^2(client): lowest at 0, then 22 (7 pi is 21.99), then 44. The mean
+    # of the 24 clients of cluster 1, with client 0, is 0.8963; client 22 is in cluster 3.
+    start = text.index("Worst-served clients")
+    assert "samples 0 80.0% 89.6% 1 0 100 22 80.0% 90.1% 3 2 101 44 80.0%" in text[start:]
+    assert "The 10 clients with the lowest accuracy" in text
+
+
+def test_worst_served_by_loss_where_there_is_no_accuracy(make_run: MakeRun) -> None:
+    text = Elements(render(make_run(regression=True))).text
+    # The loss is 0.3 + 0.1 cos(client), highest at client 0.
+    assert re.search(r"The 10 clients with the highest loss.* samples 0 0\.4 ", text)
+
+
+def test_pictures_are_shown_with_the_names_of_their_clients(make_run: MakeRun) -> None:
+    folder = make_run(sheets=2)
+    page = Elements(render(folder))
+    assert page.count("img") == 2
+    assert "cluster 1: clients 1, 5" in page.text
+    content = json.loads((folder / "clients.json").read_text())
+    content["clients"]["name"] = [f"writer {i}" for i in range(80)]
+    (folder / "clients.json").write_text(json.dumps(content))
+    assert "cluster 1: clients writer 1, writer 5" in Elements(render(folder)).text
 
 
 def test_sizes_of_every_round_add_up_to_all_clients(make_run: MakeRun) -> None:
@@ -187,7 +307,7 @@ def test_sizes_of_every_round_add_up_to_all_clients(make_run: MakeRun) -> None:
 def test_without_truth_no_true_cluster_is_mentioned(make_run: MakeRun) -> None:
     page = Elements(render(make_run(truth=False)))
     assert "true cluster" not in page.text
-    assert "map_true" not in page.data["figures"]
+    assert page.data["map"]["views"] == ["found"]
 
 
 def test_test_clients_have_their_own_tables(make_run: MakeRun) -> None:
@@ -205,24 +325,19 @@ def test_clients_that_have_names_are_called_by_them(make_run: MakeRun) -> None:
     data = Elements(render(folder)).data
     assert [c["key"] for c in data["tables"][0]["columns"]][:2] == ["name", "client"]
     assert data["tables"][0]["columns"][0]["values"][:2] == [HOSTILE, "hospital 1"]
-    trace = next(t for t in data["figures"]["map_found"]["data"] if t["name"] == "cluster 2")
-    assert trace["hovertemplate"].startswith("name %{customdata[0]}<br>client %{customdata[1]}<br>")
-    assert trace["customdata"][0][:2] == ["hospital 1", "1"]
-    hover = [row[0] for t in data["figures"]["map_found"]["data"] for row in t["customdata"]]
-    assert html.escape(HOSTILE) in hover
-    assert HOSTILE not in hover
 
 
 def test_clients_without_names_have_numbers_only(make_run: MakeRun) -> None:
     data = Elements(render(make_run())).data
     assert data["tables"][0]["columns"][0]["key"] == "client"
-    assert "name" not in data["figures"]["map_found"]["data"][0]["hovertemplate"]
 
 
 def test_own_models_are_said_and_not_drawn(make_run: MakeRun) -> None:
     page = Elements(render(make_run(k=2000, clients=2000)))
     assert "Each client has its own model" in page.text
-    assert set(page.data["figures"]) == {"scores", "errors", "traffic", "map_true"}
+    assert set(page.data["figures"]) == {"scores", "errors", "traffic", "seconds"}
+    assert page.data["map"]["views"] == ["true"]
+    assert page.data["map"]["frames"][0]["cluster"] is None
 
 
 def test_run_that_only_began_has_a_page(make_run: MakeRun) -> None:
@@ -231,7 +346,11 @@ def test_run_that_only_began_has_a_page(make_run: MakeRun) -> None:
     (folder / "clients.json").unlink()
     lines = (folder / "rounds.jsonl").read_text().splitlines(keepends=True)
     (folder / "rounds.jsonl").write_text("".join(lines[:7]) + lines[7][:50])
-    assert "rounds 7" in Elements(render(folder)).text
+    page = Elements(render(folder))
+    assert "rounds 7" in page.text
+    # Where the clients are and were is known before the end.
+    assert [frame["round"] for frame in page.data["map"]["frames"]] == [1, 2, 3]
+    assert page.data["map"]["views"] == ["found", "true"]
     (folder / "rounds.jsonl").unlink()
     assert "rounds 0" in Elements(render(folder)).text
 
@@ -269,5 +388,9 @@ def test_folder_without_config_is_refused(tmp_path: Path) -> None:
 
 
 def test_large_run_stays_below_8_megabytes(make_run: MakeRun) -> None:
-    folder = make_run(k=20, clients=4800, rounds=300, tested=True)
+    frames = sorted(moments(rounds=300, evaluate=1))
+    assert len(frames) > 8
+    folder = make_run(
+        k=20, clients=4800, rounds=300, tested=True, frames=frames, restless=4800, sheets=12
+    )
     assert len(render(folder).encode()) < 8_000_000

@@ -148,7 +148,7 @@ class FeSEM(LocalWork):
 
     @on_client
     def choose(self, cohort: Cohort, models: Tensor) -> Choice:
-        return Choice(cohort.using(self.kept).loss(models).argmin(-1))
+        return Choice(cohort.using(self.kept).choose(models).cluster)
 
     @on_client
     def judge(self, cohort: Cohort, model: Tensor) -> Judgement:

@@ -38,7 +38,7 @@ from torch import Tensor
 from coterie.core.algorithm import Info, Serving, Start, joined
 from coterie.core.clients import Clients, Each, merged, on_client
 from coterie.core.cohort import Cohort
-from coterie.core.errors import above, at_least, between, one_of
+from coterie.core.errors import SettingError, above, at_least, between, one_of
 from coterie.core.layout import Layout, join, split
 from coterie.core.work import LocalWork
 from coterie.vectors import fusion
@@ -94,6 +94,7 @@ class FPFC(LocalWork):
     xi: float = 0.001  # below this difference SCAD is quadratic
     part: str = "all"  # the part of the model that is fused: all, head, or a layer's name
     pairs: str = "either"  # pairs that a round updates: either of their devices took part, or both
+    apart: int = 0  # rounds before anything is fused, for a lambda that is given
     lambdas: int = 8  # values of lambda on the path
     lam_least: float = 0.1  # the last of them, as a share of the first, which joins everybody
     path_rounds: int = 100  # rounds for each of them
@@ -107,6 +108,9 @@ class FPFC(LocalWork):
         one_of(self, "penalty", ["scad", "l1"])
         one_of(self, "pairs", ["either", "both"])
         above(self, "a", 1 + 1 / self.rho)
+        at_least(self, "apart", 0)
+        if self.apart and not self.lam:
+            raise SettingError(f"`apart` of FPFC needs a `lam` of your own, got {self.apart} and 0")
         at_least(self, "lambdas", 1)
         between(self, "lam_least", 0, 1)
         at_least(self, "path_rounds", 1)
@@ -120,7 +124,8 @@ class FPFC(LocalWork):
         return state if self.lam else self._warmed_up(state, start)
 
     def round(self, state: State, clients: Clients) -> tuple[State, Info]:
-        ids, state = self._advance(state, clients, torch.tensor(1.0))
+        lam = 0.0 if clients.round < self.apart else float(state.lam)
+        ids, state = self._advance(state, clients, lam, torch.tensor(1.0))
         cluster = self._clusters(state)
         return state, Info(ids, cluster[ids], int(cluster.max()) + 1)
 
@@ -151,7 +156,7 @@ class FPFC(LocalWork):
 
     @on_client
     def choose(self, cohort: Cohort, models: Tensor) -> Choice:
-        return Choice(cohort.loss(models).argmin(-1))
+        return Choice(cohort.choose(models).cluster)
 
     @on_client
     def slope(self, cohort: Cohort, model: Tensor) -> Slope:
@@ -168,7 +173,9 @@ class FPFC(LocalWork):
         held_out = cohort.split(1 - self.hold)[1]
         return HeldOut(held_out.loss(model[:, None])[:, 0])
 
-    def _advance(self, state: State, clients: Clients, share: Tensor) -> tuple[Tensor, State]:
+    def _advance(
+        self, state: State, clients: Clients, lam: float, share: Tensor
+    ) -> tuple[Tensor, State]:
         """Who answered and the state after a round; devices train on a share of their samples."""
         message: dict[str, Any] = {"zeta": Each(state.zeta), "trunk": state.trunk, "share": share}
         new = state.size[clients.ids] == 0
@@ -180,7 +187,7 @@ class FPFC(LocalWork):
         if up is None:
             return ids, state
         omega = state.omega.index_put((ids,), up.omega)
-        pairs, zeta = self._fuse(Pairs(*state[-4:]), omega, ids, float(state.lam))
+        pairs, zeta = self._fuse(Pairs(*state[-4:]), omega, ids, lam)
         size, trunk = state.size.index_put((ids,), up.size), up.trunk.mean(0)
         return ids, State(omega, zeta, trunk, size, state.lam, *pairs)
 
@@ -213,9 +220,8 @@ class FPFC(LocalWork):
         best, lams, least = Tensor(), [0.0], torch.inf
         used = torch.tensor(1 - self.hold, dtype=torch.float64)  # as exact as where it is judged
         for lam in (top * ratio**stage for stage in range(self.lambdas)):
-            state = state._replace(lam=torch.full_like(state.lam, lam))
             for r in range(self.path_rounds):
-                state = self._advance(state, start.sample(r), used)[1]
+                state = self._advance(state, start.sample(r), lam, used)[1]
             cluster = self._clusters(state)
             if torch.equal(cluster, best):
                 lams.append(lam)

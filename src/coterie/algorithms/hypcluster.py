@@ -96,12 +96,12 @@ class HypCluster(LocalWork):
 
     @on_client
     def train(self, cohort: Cohort, models: Tensor) -> Upload:
-        cluster = cohort.loss(models).argmin(-1)
-        return Upload(cluster, self.local_update(cohort, models[cluster]), cohort.size)
+        chosen = cohort.choose(models)
+        return Upload(chosen.cluster, self.local_update(cohort, chosen.model), cohort.size)
 
     @on_client
     def choose(self, cohort: Cohort, models: Tensor) -> Choice:
-        return Choice(cohort.loss(models).argmin(-1))
+        return Choice(cohort.choose(models).cluster)
 
     @on_client
     def losses(self, cohort: Cohort, models: Tensor) -> Losses:

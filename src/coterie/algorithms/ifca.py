@@ -148,14 +148,16 @@ class IFCA(LocalWork):
 
     @on_client
     def train(self, cohort: Cohort, models: Tensor, trunk: Tensor) -> Upload:
-        own = self._own(cohort.task.layout)
-        cluster = cohort.loss(join(own, models, trunk)).argmin(-1)
-        return self.train_own(cohort, models[cluster], trunk, cluster)
+        chosen = cohort.choose(join(self._own(cohort.task.layout), models, trunk))
+        return self._trained(cohort, chosen.model, chosen.cluster)
 
     @on_client
     def train_own(self, cohort: Cohort, model: Tensor, trunk: Tensor, cluster: Tensor) -> Upload:
+        return self._trained(cohort, join(self._own(cohort.task.layout), model, trunk), cluster)
+
+    def _trained(self, cohort: Cohort, whole: Tensor, cluster: Tensor) -> Upload:
+        """What clients send that train whole models [m, d] of their clusters."""
         own = self._own(cohort.task.layout)
-        whole = join(own, model, trunk)
         if self.average == "gradients":
             result = cohort.gradient(whole, batch=self.batch, weight_decay=self.weight_decay)
         else:
@@ -168,7 +170,7 @@ class IFCA(LocalWork):
     @on_client
     def choose(self, cohort: Cohort, models: Tensor, trunk: Tensor) -> Choice:
         whole = join(self._own(cohort.task.layout), models, trunk)
-        return Choice(cohort.loss(whole).argmin(-1))
+        return Choice(cohort.choose(whole).cluster)
 
     @on_client
     def losses(self, cohort: Cohort, models: Tensor, trunk: Tensor) -> Losses:

@@ -145,7 +145,7 @@ class OneShot(LocalWork):
 
     @on_client
     def choose(self, cohort: Cohort, models: Tensor) -> Choice:
-        return Choice(cohort.using(self.kept).loss(models).argmin(-1))
+        return Choice(cohort.using(self.kept).choose(models).cluster)
 
 
 def clustered_part(layout: Layout, name: str) -> Tensor:

@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar, overload
 import torch
 from torch import Tensor
 
+from coterie.core.lazy import dense, picked
 from coterie.core.task import Task
 
 Step = TypeVar("Step", bound=Callable[..., Any])
@@ -49,7 +50,10 @@ class Each:
 
     def of(self, ids: Tensor) -> Tensor:
         """The rows that clients `ids` receive, [len(ids), ...]."""
-        return self.rows[ids] if self.index is None else self.rows[self.index[ids]]
+        if self.index is None:
+            return self.rows[ids]
+        index = self.index[ids]
+        return picked(self.rows, index) if self.rows.dim() == 2 else self.rows[index]
 
 
 class Fold(Protocol[Result]):
@@ -104,7 +108,7 @@ class Stack:
         return []
 
     def add(self, total: list[tuple[Tensor, Any]], ids: Tensor, upload: Any) -> Any:
-        return [*total, (ids, upload)]
+        return [*total, (ids, type(upload)(*map(dense, upload)))]
 
     def merge(self, one: list[tuple[Tensor, Any]], other: list[tuple[Tensor, Any]]) -> Any:
         return one + other

@@ -8,6 +8,7 @@ the engine's kernel does them in the fastest way that is exact for the task at h
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import torch
@@ -25,17 +26,41 @@ class Rows(NamedTuple):
     size: Tensor  # [m] rows that count; those behind them are padding
 
 
+class Seeds(Protocol):
+    """A seed for each client of a cohort."""
+
+    def __getitem__(self, i: int, /) -> int: ...
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Seeds that are worked out when a network that draws asks for them; most never do."""
+
+    address: tuple[int | str, ...]
+    ids: Tensor  # [m]
+
+    def __getitem__(self, i: int) -> int:
+        return seeds.derive(*self.address, int(self.ids[i]), "noise")
+
+
 class Descent(NamedTuple):
     """One call of `Cohort.descend`, worked out for a kernel."""
 
     lr: float  # step size
     steps: list[int]  # [m] gradient steps of each client
     batches: list[Tensor] | None  # m of [steps, b]: the rows of each step, -1 for none; None: all
-    seeds: list[int]  # [m] for networks that draw, as dropout does
+    seeds: Seeds  # [m] for networks that draw, as dropout does
     only: Tensor | None  # [d] the coordinates that move; None: all
     pull: Tensor | None  # [d] strength of the pull towards the anchor; None: no pull
     anchor: Tensor | None  # [m, d]
     weight_decay: float  # strength of the pull towards zero
+
+
+class Chosen(NamedTuple):
+    """What `Cohort.choose` gives."""
+
+    cluster: Tensor  # [m] which of the models it is, the first of equals
+    model: Tensor  # [m, d] the model itself
 
 
 class Kernel(Protocol):
@@ -44,7 +69,10 @@ class Kernel(Protocol):
     def losses(self, models: Tensor, rows: Rows) -> Tensor:
         """Mean losses [m, k] of models [k, d] shared by all clients, or [m, k, d] of their own."""
 
-    def gradient(self, models: Tensor, rows: Rows, seeds: list[int]) -> Tensor:
+    def choose(self, models: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Which of models [k, d] has each client's lowest mean loss [m], and that model [m, d]."""
+
+    def gradient(self, models: Tensor, rows: Rows, seeds: Seeds) -> Tensor:
         """Gradients [m, d] of each client's mean loss at its own model [m, d]."""
 
     def descend(self, start: Tensor, rows: Rows, descent: Descent) -> Tensor:
@@ -104,8 +132,15 @@ class Cohort:
         A model that has diverged has infinite loss, never NaN, so that nobody chooses it.
         """
         with torch.no_grad():
-            losses = self._kernel.losses(models, self._rows)
-        return losses.nan_to_num(nan=torch.inf, posinf=torch.inf)
+            return finite(self._kernel.losses(models, self._rows))
+
+    def choose(self, models: Tensor) -> Chosen:
+        """The model of [k, d] with the lowest mean loss on each client's data, as `loss` has it.
+
+        To train the chosen model on from here costs less than to train `models[cluster]`.
+        """
+        with torch.no_grad():
+            return Chosen(*self._kernel.choose(models, self._rows))
 
     def gradient(self, model: Tensor, *, batch: int = 0, weight_decay: float = 0.0) -> Tensor:
         """The gradient [m, d] of each client's mean loss at its row of `model` [m, d].
@@ -122,7 +157,7 @@ class Cohort:
                     for size, i in zip(sizes, self.ids.tolist(), strict=True)
                 ]
             )
-        gradient = self._kernel.gradient(model, rows, self._noise(address))
+        gradient = self._kernel.gradient(model, rows, Noise(address, self.ids))
         if weight_decay:
             width = self.task.layout.trained_size
             gradient[:, :width] += weight_decay * model[:, :width]
@@ -168,7 +203,7 @@ class Cohort:
         strength = None
         if anchor is not None:
             strength = torch.as_tensor(pull, dtype=start.dtype).expand(start.shape[1])
-        noise = self._noise(address)
+        noise = Noise(address, self.ids)
         descent = Descent(lr, counts, batches, noise, only, strength, anchor, weight_decay)
         return self._kernel.descend(start, self._rows, descent)
 
@@ -224,10 +259,6 @@ class Cohort:
         self._draws += 1
         return (*self._address, self._draws)
 
-    def _noise(self, address: tuple[int | str, ...]) -> list[int]:
-        """A seed for each client's network, if it draws."""
-        return [seeds.derive(*address, i, "noise") for i in self.ids.tolist()]
-
     def remembers(self, name: str) -> Tensor:
         """Which clients kept something under `name`, [m]."""
         return self._memory.remembers(name, self.ids)
@@ -246,6 +277,11 @@ class Cohort:
     def keep(self, name: str, value: Tensor) -> None:
         """Let each client keep its row of `value` [m, ...] until a later round."""
         self._memory.keep(name, self.ids, value)
+
+
+def finite(losses: Tensor) -> Tensor:
+    """Losses with infinity for those that are not a number."""
+    return losses.nan_to_num(nan=torch.inf, posinf=torch.inf)
 
 
 def shuffled_batches(size: int, batch: int, steps: int, generator: torch.Generator) -> Tensor:

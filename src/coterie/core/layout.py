@@ -100,7 +100,7 @@ def restore(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 def split(part: Tensor, whole: Tensor) -> tuple[Tensor, Tensor]:
     """Vectors [..., d] as their coordinates inside a part [..., p] and outside [..., d - p]."""
     if bool(part.all()):
-        return whole, whole[..., :0]
+        return whole, torch.empty(*whole.shape[:-1], 0, dtype=whole.dtype)
     return whole[..., part], whole[..., ~part]
 
 

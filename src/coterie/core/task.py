@@ -25,6 +25,10 @@ class Task(Protocol):
         """The network; its own weights are never changed."""
 
     @property
+    def losses_at_least_zero(self) -> bool:
+        """Whether the loss of a sample is never negative."""
+
+    @property
     def layout(self) -> Layout:
         """Where each parameter and buffer of the network lies in the flat vector."""
 

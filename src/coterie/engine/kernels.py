@@ -13,11 +13,15 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from coterie.core.cohort import Descent, Kernel, Rows
+from coterie.core.cohort import Descent, Kernel, Rows, Seeds, finite
 from coterie.core.errors import DataError
+from coterie.core.lazy import Lazy, Picked, as_picked, dense, picked
 from coterie.core.task import Task
-from coterie.engine import sample_space
+from coterie.engine import race, sample_space
 from coterie.engine.stack import ELEMENTWISE, Slope, Stack
+
+# What the first layer's outputs of a block of clients under k shared models may occupy.
+SHARED_BYTES = 4 * 2**20
 
 
 def kernel_for(task: Task, sample_axes: int = 1) -> Kernel:
@@ -49,6 +53,10 @@ class PerClient:
             ]
         )
 
+    def choose(self, models: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+        index = finite(self.losses(models, rows)).argmin(1)
+        return index, picked(models, index)
+
     def score(self, models: Tensor, rows: Rows) -> Tensor:
         return torch.cat(
             [
@@ -57,7 +65,7 @@ class PerClient:
             ]
         )
 
-    def gradient(self, models: Tensor, rows: Rows, seeds: list[int]) -> Tensor:
+    def gradient(self, models: Tensor, rows: Rows, seeds: Seeds) -> Tensor:
         gradients = torch.zeros_like(models)
         width = self.task.layout.trained_size
         with training(self.task.module), torch.random.fork_rng(devices=[]):
@@ -186,38 +194,107 @@ class Batched:
         self.stack = Stack(layers[1:])
 
     def losses(self, models: Tensor, rows: Rows) -> Tensor:
-        mask = inside(rows).to(models.dtype) / rows.size[:, None]
         if models.dim() == 2:
-            # Shared models: all rows of all clients make one long matrix.
-            x, y = rows.x.flatten(0, 1)[None], rows.y.flatten()[None]
-            each = [
-                self.task.losses(self._outputs(self._split(model[None]), x), y).view_as(mask)
-                for model in models
-            ]
-        else:
-            each = [
-                self.task.losses(self._outputs(self._split(own), rows.x), rows.y)
-                for own in models.unbind(1)
-            ]
+            return torch.cat([losses for _, losses in self._under(models, rows)])
+        mask = inside(rows).to(models.dtype) / rows.size[:, None]
+        each = [
+            self.task.losses(self._outputs(self._split(own), rows.x), rows.y)
+            for own in models.unbind(1)
+        ]
         return torch.stack([(losses * mask).sum(1) for losses in each], 1)
+
+    def choose(self, models: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+        if len(models) == 1:
+            return (only := torch.zeros(len(rows.y), dtype=torch.long)), picked(models, only)
+        longest = rows.y.shape[1]
+        cut = race.first_lap(longest) if self.task.losses_at_least_zero else longest
+        lap = Rows(rows.x[:, :cut], rows.y[:, :cut], rows.size.clamp_max(cut))
+        rest = Rows(rows.x[:, cut:], rows.y[:, cut:], rows.size - lap.size)
+        blocks = list(self._under(models, lap, rows.size))
+        losses = finite(torch.cat([losses for _, losses in blocks]))
+
+        def finish(j: int, clients: Tensor) -> tuple[Tensor, Tensor]:
+            everybody = len(clients) == len(losses)
+            some = rest if everybody else Rows(*(part[clients] for part in rest))
+            found = list(self._under(models[j : j + 1], some, rows.size[clients]))
+            z = torch.cat([z[0].transpose(0, 1) for z, _ in found])
+            return z, torch.cat([losses[:, 0] for _, losses in found])
+
+        if cut < longest:
+            index, last = race.finished(losses, cut / longest, finish)
+        else:
+            index, last = losses.argmin(1), rows.x.new_empty(0)
+        each = zip(blocks, index.split([len(losses) for _, losses in blocks]), strict=True)
+        z = torch.cat([z[best, :, torch.arange(len(best))] for (z, _), best in each])
+        activations = torch.cat([z, last], 2) if cut < longest else z
+        return index, Lazy(Picked(models, index, activations))
+
+    def _under(
+        self, models: Tensor, rows: Rows, count: Tensor | None = None
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """The clients under shared models [k, d], a block of clients at a time.
+
+        Gives the first layer's outputs [k, h, b, n] and the mean losses [b, k]: all rows of the
+        block and all models are one long product. The mean is over `count` [m] samples if these are
+        only some of them.
+        """
+        first, *others = self._split(models)
+        bias, upper = others[: self.has_bias], others[self.has_bias :]
+        k, h, n = len(models), first.shape[1], rows.y.shape[1]
+        block = max(1, SHARED_BYTES // (k * h * n * models.element_size()))
+        parts = (*rows, rows.size if count is None else count)
+        for x, y, size, whole in zip(*(part.split(block) for part in parts), strict=True):
+            samples = x.flatten(0, 1).flatten(1)
+            z = (first.flatten(0, 1) @ samples.T).view(k, h, len(samples))
+            for b in bias:
+                z += b[:, :, None]
+            output = self.stack.outputs(z, upper).mT  # [k, b n, c]
+            losses = self.task.losses(output, y.flatten(0, 1).expand(k, *y.flatten(0, 1).shape))
+            mask = inside(Rows(x, y, size)).to(models.dtype) / whole[:, None]
+            yield z.view(k, h, *y.shape[:2]), (losses.view(k, *y.shape[:2]) * mask).sum(2).T
 
     def score(self, models: Tensor, rows: Rows) -> Tensor:
         return self.task.score(self._outputs(self._split(models), rows.x), rows.y, inside(rows))
 
-    def gradient(self, models: Tensor, rows: Rows, seeds: list[int]) -> Tensor:
+    def gradient(self, models: Tensor, rows: Rows, seeds: Seeds) -> Tensor:
         weight = inside(rows).to(models.dtype) / rows.size[:, None]
         gradients = self._gradients(self._split(models), rows.x, rows.y, weight)
         return torch.cat([gradient.flatten(1) for gradient in gradients], 1)
 
     def descend(self, start: Tensor, rows: Rows, descent: Descent) -> Tensor:
-        weights = self._split(start)
         if sample_space.pays(rows, descent):
-            weight = inside(rows).to(start.dtype) / rows.size[:, None]
-            slope = self._slope(rows.y, weight)
-            ends = sample_space.descend(weights, self.has_bias, self.stack, rows, descent, slope)
-        else:
-            ends = self._descend(weights, rows, descent)
+            return self._descend_in_sample_space(start, rows, descent)
+        ends = self._descend(self._split(start), rows, descent)
         return torch.cat([end.flatten(1) for end in ends], 1)
+
+    def _descend_in_sample_space(self, start: Tensor, rows: Rows, descent: Descent) -> Tensor:
+        """Descent that carries activations along in place of the first layer's weights."""
+        x = rows.x.flatten(2)
+        shared = as_picked(start)
+        models = dense(start) if shared is None else shared.models
+        index = torch.arange(len(x)) if shared is None else shared.index
+        first, *others = self._split(models)
+        bias, upper = (others[0], others[1:]) if self.has_bias else (None, others)
+        if shared is None:
+            z = self._first([first, *others], x)
+        elif shared.activations is None:
+            z = sample_space.activations(first, bias, index, x)
+        else:
+            z = shared.activations
+        weight = inside(rows).to(models.dtype) / rows.size[:, None]
+        moved, ends = sample_space.descend(
+            z,
+            x,
+            None if bias is None else bias[index],
+            [layer[index] for layer in upper],
+            self.stack,
+            lambda here: self._slope(rows.y[here], weight[here]),
+            descent,
+        )
+        width = first[0].numel()
+        begin = models[:, :width] if shared is None else Picked(models[:, :width], index)
+        rest = torch.cat([end.flatten(1) for end in ends], 1)
+        return Lazy(sample_space.Moved(begin, moved, x, rest))
 
     def _descend(self, weights: list[Tensor], rows: Rows, descent: Descent) -> list[Tensor]:
         """Descent on the weights themselves."""

@@ -7,16 +7,24 @@ are added up in S [h, n]:
     Z <- Z - lr dZ (X X' + 1),    S <- S + dZ;    at the end  W = W_0 - lr S X,  b = b_0 - lr S 1
 
 (the 1 belongs to the bias). A step costs n^2 h instead of 2 n f h multiplications, which pays when
-a client has fewer samples than features. The result is that of ordinary descent, to rounding.
+a client has fewer samples than features. W itself is formed only if somebody looks at it: the sum
+over clients that started from one model is n W_0 - lr (S_1 X_1 + S_2 X_2 + ...), one long product.
+The result is that of ordinary descent, to rounding.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from coterie.core.cohort import Descent, Rows
+from coterie.core.lazy import Picked, add_up
 from coterie.engine.stack import Slope, Stack
+
+# What the activations that are worked on at a time may occupy: they should stay in the cache.
+BLOCK_BYTES = 2**20
 
 
 def pays(rows: Rows, descent: Descent) -> bool:
@@ -30,34 +38,97 @@ def pays(rows: Rows, descent: Descent) -> bool:
     return in_span and unpulled and descent.steps[0] > 1 and samples < features
 
 
-def descend(
-    weights: list[Tensor],
-    has_bias: bool,
-    stack: Stack,
-    rows: Rows,
-    descent: Descent,
-    slope: Slope,
-) -> list[Tensor]:
-    """The weights of all layers, each with a client axis, after descent from `weights`.
+class Moved:
+    """Where descent ends: first layers moved by combinations of each client's samples.
 
-    `stack` has the layers above the first one, `slope` the derivative of the losses by the outputs.
+    A vector begins with the first layer's weights [h, f]; what lies behind them is at hand.
     """
-    x = rows.x.flatten(2)
-    first, upper = weights[0], [weight.clone() for weight in weights[1 + has_bias :]]
+
+    def __init__(self, first: Picked | Tensor, moved: Tensor, x: Tensor, rest: Tensor) -> None:
+        self.first = first  # m of [h f], where the first layers began
+        self.moved = moved  # [m, h, n] - lr S
+        self.x = x  # [m, n, f]
+        self.rest = rest  # [m, d - h f] where everything else ended
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.rest), self.first.shape[1] + self.rest.shape[1]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.rest.dtype
+
+    def dense(self) -> Tensor:
+        first = self.first.dense() if isinstance(self.first, Picked) else self.first
+        end = first.new_empty(self.shape)
+        torch.bmm(self.moved, self.x, out=end[:, : first.shape[1]].view(self._as_matrices()))
+        end[:, : first.shape[1]] += first
+        end[:, first.shape[1] :] = self.rest
+        return end
+
+    def add_to(self, sums: Tensor, member: Tensor) -> None:
+        first, rest = sums.split([self.first.shape[1], self.rest.shape[1]], 1)
+        add_up(rest, member, self.rest)
+        if isinstance(self.first, Picked):
+            self.first.add_to(first, member)
+        else:
+            add_up(first, member, self.first)
+        for cluster, weights in enumerate(member):
+            here = torch.nonzero(weights).flatten()
+            if len(here):
+                moved = self.moved[here] * weights[here].to(self.dtype)[:, None, None]
+                # One product over all samples of all clients in the cluster.
+                product = moved.transpose(0, 1).flatten(1) @ self.x[here].flatten(0, 1)
+                first[cluster] += product.flatten()
+
+    def _as_matrices(self) -> tuple[int, int, int]:
+        return len(self.x), self.moved.shape[1], self.x.shape[2]
+
+
+def activations(first: Tensor, bias: Tensor | None, index: Tensor, x: Tensor) -> Tensor:
+    """Outputs [m, h, n] of first layers [k, h, f] on samples [m, n, f], client i with `index[i]`.
+
+    One long product for each of the k layers.
+    """
+    m, n, _ = x.shape
+    z = first.new_empty(m, first.shape[1], n)
+    for j in index.unique().tolist():
+        here = torch.nonzero(index == j).flatten()
+        samples = x if len(here) == m else x[here]
+        product = first[j] @ samples.flatten(0, 1).T
+        if bias is not None:
+            product += bias[j][:, None]
+        z[here] = product.view(-1, len(here), n).transpose(0, 1)
+    return z
+
+
+def descend(
+    z: Tensor,
+    x: Tensor,
+    bias: Tensor | None,
+    upper: list[Tensor],
+    stack: Stack,
+    slopes: Callable[[slice], Slope],
+    descent: Descent,
+) -> tuple[Tensor, list[Tensor]]:
+    """Descent from first-layer outputs z [m, h, n] on samples x [m, n, f].
+
+    `bias` [m, h] is the first layer's, `upper` are the weights of the layers above, `slopes(here)`
+    is the derivative of the losses of some clients by their outputs. Gives - lr S [m, h, n] and
+    where the bias and the upper weights end.
+    """
     gram = torch.bmm(x, x.mT)  # [m, n, n]
-    if has_bias:
-        z = torch.baddbmm(weights[1][:, :, None], first, x.mT)
+    if bias is not None:
         gram += 1
-    else:
-        z = torch.bmm(first, x.mT)
-    moved = torch.zeros_like(z)  # S
-    for _ in range(descent.steps[0]):
-        step, gradients = stack.gradients(z, upper, slope)
-        moved += step
-        z.baddbmm_(step, gram, alpha=-descent.lr)
-        for weight, gradient in zip(upper, gradients, strict=True):
-            weight.sub_(gradient, alpha=descent.lr)
-    ends = [torch.baddbmm(first, moved, x, alpha=-descent.lr)]
-    if has_bias:
-        ends.append(weights[1] - descent.lr * moved.sum(2))
-    return ends + upper
+    z, upper, moved = z.clone(), [weight.clone() for weight in upper], torch.zeros_like(z)
+    block = max(1, BLOCK_BYTES // (z[0].numel() * z.element_size()))
+    for begin in range(0, len(z), block):
+        here = slice(begin, begin + block)
+        slope, own = slopes(here), [weight[here] for weight in upper]
+        for _ in range(descent.steps[0]):
+            step, gradients = stack.gradients(z[here], own, slope)
+            moved[here].sub_(step, alpha=descent.lr)
+            z[here].baddbmm_(step, gram[here], alpha=-descent.lr)
+            for weight, gradient in zip(own, gradients, strict=True):
+                weight.sub_(gradient, alpha=descent.lr)
+    return moved, upper if bias is None else [bias + moved.sum(2), *upper]

@@ -16,6 +16,7 @@ from coterie.core.clients import Each, Fold, Stack
 from coterie.core.cohort import Cohort, Rows
 from coterie.core.task import Task
 from coterie.data.federation import Samples
+from coterie.engine.allocator import tidily
 from coterie.engine.kernels import kernel_for
 
 # What the weights of a chunk may occupy: more than this falls out of the cache and slows down.
@@ -125,6 +126,23 @@ class Simulator:
         rows = Rows(self.task.inputs(rows.x), self.task.targets(rows.y), rows.size)
         return Cohort(ids, rows, self.task, self.kernel, self.memory, round=round, address=address)
 
+    def folded(
+        self,
+        step: Callable[..., Any],
+        fold: Fold[Any],
+        ids: Tensor,
+        round: int,
+        address: tuple[int | str, ...],
+        message: dict[str, Any],
+    ) -> Any:
+        """A step on the clients `ids`, chunk by chunk, what they send being folded; unfinished."""
+        total = fold.start()
+        for chunk in tidily(self.chunks(ids)):
+            cohort = self.cohort(chunk, round, address)
+            download = {n: v.of(chunk) if isinstance(v, Each) else v for n, v in message.items()}
+            total = fold.add(total, chunk, step(cohort, **download))
+        return total
+
 
 class SimulatedClients:
     """Some clients of a simulator in one round; what an algorithm sees."""
@@ -160,9 +178,5 @@ class SimulatedClients:
         fold = fold or Stack()
         address = (*self._address, self._calls[0])
         self._calls[0] += 1
-        total = fold.start()
-        for ids in self.simulator.chunks(self.ids):
-            cohort = self.simulator.cohort(ids, self.round, address)
-            download = {n: v.of(ids) if isinstance(v, Each) else v for n, v in message.items()}
-            total = fold.add(total, ids, step(cohort, **download))
+        total = self.simulator.folded(step, fold, self.ids, self.round, address, message)
         return self.ids, fold.finish(total)

@@ -6,10 +6,13 @@ folding happens.
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
@@ -48,6 +51,56 @@ class Tapped:
         return ids, self.fold.finish(inner)
 
 
+class Heard:
+    """A function of the driver's that a tap calls with what it saw.
+
+    A tap may run in another process. There, what is heard is taken down, comes back with the
+    partial fold, and is replayed where the function is.
+    """
+
+    _of: ClassVar[WeakValueDictionary[int, Heard]] = WeakValueDictionary()
+    _numbers: ClassVar[Iterator[int]] = itertools.count()
+
+    def __init__(self, tell: Callable[[Any], None]) -> None:
+        self.tell = tell
+        self.number = next(self._numbers)
+        self._of[self.number] = self
+
+    def __call__(self, what: Any) -> None:
+        self.tell(what)
+
+    def __reduce__(self) -> Any:
+        return Noted, (self.number,)
+
+
+@dataclass(frozen=True)
+class Noted:
+    """What stands for a `Heard` in another process."""
+
+    number: int
+
+    def __call__(self, what: Any) -> None:
+        NOTES.append((self.number, what))
+
+
+NOTES: list[tuple[int, Any]] = []  # what was heard in this process, far from the driver
+
+
+@contextmanager
+def taken_down() -> Iterator[list[tuple[int, Any]]]:
+    """What is heard inside, as a list that `replay` takes."""
+    NOTES.clear()
+    notes: list[tuple[int, Any]] = []
+    yield notes
+    notes.extend(NOTES)
+
+
+def replay(notes: list[tuple[int, Any]]) -> None:
+    """Tell what was taken down in another process."""
+    for number, what in notes:
+        Heard._of[number](what)
+
+
 class Wrapper:
     """Clients behind a tap; a wrapper of its own only says what its tap does."""
 
@@ -83,6 +136,28 @@ class Wrapper:
         return lambda ids, upload: (ids, upload)
 
 
+@dataclass(frozen=True)
+class Seen:
+    """A tap that lets everything through and tells what it saw of it."""
+
+    look: Callable[[Tensor, Any], Any]
+    tell: Heard
+
+    def __call__(self, ids: Tensor, upload: Any) -> tuple[Tensor, Any]:
+        self.tell(self.look(ids, upload))
+        return ids, upload
+
+
+def sizes(ids: Tensor, upload: Any) -> dict[str, int]:
+    """The bytes of each uploaded part."""
+    return {n: value.numel() * value.element_size() for n, value in upload._asdict().items()}
+
+
+def replies(ids: Tensor, upload: Any) -> int:
+    """How many replies there are."""
+    return len(ids)
+
+
 class Bytes:
     """Bytes that crossed, by client step and part: `down` what was sent, `up` what came back."""
 
@@ -116,12 +191,13 @@ class Metered(Wrapper):
         for part, value in message.items():
             self.bytes.parts[name, "down", part] += len(self.ids) * size_of_one(value)
 
-        def count(ids: Tensor, upload: Any) -> tuple[Tensor, Any]:
-            for part, value in upload._asdict().items():
-                self.bytes.parts[name, "up", part] += value.numel() * value.element_size()
-            return ids, upload
+        parts = self.bytes.parts
 
-        return count
+        def add(found: dict[str, int]) -> None:
+            for part, count in found.items():
+                parts[name, "up", part] += count
+
+        return Seen(sizes, Heard(add))
 
 
 class Watched(Wrapper):
@@ -135,11 +211,7 @@ class Watched(Wrapper):
         return Watched(self.inner.only(ids), self.tell)
 
     def tap(self, step: Callable[..., Any], message: dict[str, Any]) -> Tap:
-        def see(ids: Tensor, upload: Any) -> tuple[Tensor, Any]:
-            self.tell(len(ids))
-            return ids, upload
-
-        return see
+        return Seen(replies, Heard(self.tell))
 
 
 class Lossy(Wrapper):
@@ -157,15 +229,15 @@ class Lossy(Wrapper):
         return narrowed
 
     def tap(self, step: Callable[..., Any], message: dict[str, Any]) -> Tap:
-        call = self._calls[0]
+        call, rate, address = self._calls[0], self.rate, self.address
         self._calls[0] += 1
 
         def lose(ids: Tensor, upload: Any) -> tuple[Tensor, Any]:
             draws = [
-                torch.rand((), generator=seeds.generator(*self.address, "lost", call, i)).item()
+                torch.rand((), generator=seeds.generator(*address, "lost", call, i)).item()
                 for i in ids.tolist()
             ]
-            arrives = torch.tensor(draws) >= self.rate
+            arrives = torch.tensor(draws) >= rate
             return ids[arrives], type(upload)(*(value[arrives] for value in upload))
 
         return lose

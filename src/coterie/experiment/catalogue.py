@@ -15,8 +15,16 @@ from coterie.data import FEDERATIONS
 from coterie.data.federation import Federation
 from coterie.data.tables import Table
 from coterie.data.tables.describe import described, described_federation
+from coterie.experiment.grid import Grid, points
 from coterie.experiment.run import Run
-from coterie.experiment.settings import RunSettings, make, parse, setting_names
+from coterie.experiment.settings import (
+    RunSettings,
+    grid_text,
+    make,
+    parse,
+    parse_grid,
+    setting_names,
+)
 from coterie.tasks import Centre
 from coterie.version import __version__
 
@@ -76,6 +84,7 @@ class Plan(NamedTuple):
     federation: Any
     settings: RunSettings
     command: str
+    grid: dict[str, tuple[Any, ...]] = {}  # noqa: RUF012 - settings with several values
 
     def config(self) -> dict[str, Any]:
         """What config.json keeps: enough to make the same plan again."""
@@ -90,10 +99,12 @@ class Plan(NamedTuple):
 
     def values(self) -> dict[str, Any]:
         """Every setting with its value."""
-        return {**asdict(self.algorithm), **asdict(self.federation), **asdict(self.settings)}
+        several = {name: grid_text(values) for name, values in self.grid.items()}
+        own = {**asdict(self.algorithm), **asdict(self.federation), **asdict(self.settings)}
+        return own | several
 
-    def run(self, config: dict[str, Any]) -> Run:
-        """Load the data and make ready to run."""
+    def run(self, config: dict[str, Any]) -> Run | Grid:
+        """Load the data and make ready to run: one run, or copies for several starts or values."""
         federation = built(self.federation_name, self.federation, self.settings.seed)
         task = self.federation.task(federation)
         if getattr(self.algorithm, "learns", "") == "centres":
@@ -102,6 +113,8 @@ class Plan(NamedTuple):
             # Nothing is predicted: labels that are classes are there to score the clusters by.
             if not samples.y.is_floating_point():
                 federation = replace(federation, sample_clusters=True)
+        if self.grid or self.settings.starts > 1:
+            return Grid(self.algorithm, federation, task, self.settings, self.grid, config)
         return Run(self.algorithm, federation, task, self.settings, config)
 
 
@@ -130,16 +143,24 @@ def planned(words: list[str]) -> Plan:
     special = getattr(federation, "suggests_for", {}).get(algorithm_name, {})
     suggested = {**federation.suggests, **special, **getattr(algorithm, "suggests", {})}
     values = {key: value for key, value in suggested.items() if key in own}
-    values |= parse(pairs, owners) | ({} if path is None else {"path": str(path)})
+    plain, grid = parse_grid(pairs, algorithm)
+    values |= parse(plain, owners) | ({} if path is None else {"path": str(path)})
+    twice = set(grid) & set(parse(plain, owners))
+    if twice:
+        raise SettingError(f"`{min(twice)}` is given twice")
+    values |= {name: several[0] for name, several in grid.items()}
     command = shlex.join(["coterie", "run", algorithm_name, word, *pairs])
-    return Plan(
+    plan = Plan(
         algorithm_name,
         federation_name,
         make(algorithm, values),
         make(federation, values),
         make(RunSettings, values),
         command,
+        grid,
     )
+    list(points(plan.algorithm, grid))  # refuses a value that the algorithm does not take
+    return plan
 
 
 def names_a_file(word: str) -> bool:
@@ -161,11 +182,15 @@ def planned_again(config: dict[str, Any], words: list[str]) -> Plan:
             raise CheckpointError(
                 f"config.json is of another version of coterie: {config['coterie']}"
             )
+        plain, grid = parse_grid([f"{n}={value}" for n, value in values.items()], owners[0])
+        found = parse(plain, owners)
         for name, value in values.items():
-            if parse([f"{name}={value}"], owners)[name] != value:
+            if (grid_text(grid[name]) if name in grid else found[name]) != value:
                 raise CheckpointError(f"config.json has an impossible value for {name}: {value}")
-        algorithm, federation, settings = (make(owner, values) for owner in owners)
-        plan = Plan(names[0], names[1], algorithm, federation, settings, str(config["command"]))
+        first = found | {name: several[0] for name, several in grid.items()}
+        algorithm, federation, settings = (make(owner, first) for owner in owners)
+        command = str(config["command"])
+        plan = Plan(names[0], names[1], algorithm, federation, settings, command, grid)
     except (KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"config.json does not describe a run: {error!r}") from error
     asked = [word for word in words if "=" not in word]
@@ -174,7 +199,8 @@ def planned_again(config: dict[str, Any], words: list[str]) -> Plan:
     for word, name in zip(asked, names, strict=False):
         if word != name:
             raise SettingError(f"a resumed run keeps its settings: it runs {name}, got {word}")
-    wanted = parse([word for word in words if "=" in word], owners)
+    plain, several = parse_grid([word for word in words if "=" in word], owners[0])
+    wanted = parse(plain, owners) | {name: grid_text(each) for name, each in several.items()}
     for key, value in wanted.items():
         if values[key] != value:
             raise SettingError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
@@ -100,36 +100,45 @@ class Comparison:
         return (f"{key}={value}" for key, value in values.items())
 
 
+@dataclass(frozen=True)
 class Outcome:
-    """The results of a comparison: metrics[federation][algorithm] is one dict for each seed."""
+    """The results of a comparison: metrics[federation][algorithm][seed].
 
-    def __init__(self, comparison: Comparison, results: Sequence[dict[str, Any]]) -> None:
-        self.comparison = comparison
+    A seed is any key by which runs of two algorithms are paired.
+    """
+
+    metrics: Mapping[str, Mapping[str, Mapping[Any, Mapping[str, Any]]]]
+
+    @classmethod
+    def of(cls, comparison: Comparison, results: Sequence[dict[str, Any]]) -> Outcome:
+        """The outcome of the jobs of a comparison, in their order."""
         pending = iter(results)
-        self.metrics = {
-            federation: {
-                algorithm: [next(pending)["metrics"] for _ in comparison.seeds]
-                for algorithm in comparison.algorithms
+        return cls(
+            {
+                federation: {
+                    algorithm: {seed: next(pending)["metrics"] for seed in comparison.seeds}
+                    for algorithm in comparison.algorithms
+                }
+                for federation in comparison.federations
             }
-            for federation in comparison.federations
-        }
+        )
 
     def shown(self, federation: str) -> list[str]:
         """The metrics that every run on a federation has in common with some other."""
-        runs = [run for each in self.metrics[federation].values() for run in each]
+        runs = [run for each in self.metrics[federation].values() for run in each.values()]
         return [name for name in SHOWN if any(name in run for run in runs)]
 
     def best(self, federation: str) -> str:
         """The algorithm with the highest mean accuracy, or the lowest loss where there is none."""
 
         def merit(algorithm: str) -> float:
-            runs = self.metrics[federation][algorithm]
+            runs = self.metrics[federation][algorithm].values()
             if all("accuracy" in run for run in runs):
                 return float(mean(run["accuracy"] for run in runs))
             losses = [run.get("loss", run.get("train_loss", float("inf"))) for run in runs]
             return -float(mean(losses))
 
-        return max(self.comparison.algorithms, key=merit)
+        return max(self.metrics[federation], key=merit)
 
     def table(self, federation: str) -> tuple[list[str], list[list[str]]]:
         """Headings and rows: mean and standard deviation over seeds, and how far behind the best.
@@ -140,7 +149,8 @@ class Outcome:
         names, best = self.shown(federation), self.best(federation)
         rows = []
         for algorithm, runs in self.metrics[federation].items():
-            cells = [cell(name, [run[name] for run in runs if name in run]) for name in names]
+            values = runs.values()
+            cells = [cell(name, [run[name] for run in values if name in run]) for name in names]
             behind = self.behind(federation, algorithm, best)
             rows.append([algorithm, *cells, behind])
         return ["algorithm", *names, f"against {best}"], rows
@@ -148,9 +158,11 @@ class Outcome:
     def behind(self, federation: str, algorithm: str, best: str) -> str:
         """The paired difference in accuracy to the best algorithm, and its p-value."""
         mine, theirs = (self.metrics[federation][name] for name in (algorithm, best))
-        if algorithm == best or not all("accuracy" in run for run in [*mine, *theirs]):
+        seeds = [seed for seed in mine if seed in theirs]
+        pairs = [(mine[seed], theirs[seed]) for seed in seeds]
+        if algorithm == best or not pairs or not all("accuracy" in run for p in pairs for run in p):
             return ""
-        one, two = ([100 * run["accuracy"] for run in runs] for runs in (mine, theirs))
+        one, two = ([100 * pair[i]["accuracy"] for pair in pairs] for i in (0, 1))
         difference = mean(a - b for a, b in zip(one, two, strict=True))
         if len(one) < 2:
             return f"{difference:+.2f}"
@@ -164,7 +176,7 @@ class Outcome:
             (federation, algorithm, seed, run)
             for federation, algorithms in self.metrics.items()
             for algorithm, each in algorithms.items()
-            for seed, run in zip(self.comparison.seeds, each, strict=True)
+            for seed, run in each.items()
         ]
         names = list(dict.fromkeys(name for *_, run in runs for name in run))
         text = io.StringIO()

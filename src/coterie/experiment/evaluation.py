@@ -99,8 +99,37 @@ class Evaluator:
         if truth is not None and judged.serving.adapt is None and models.shape[1] == truth.shape[1]:
             numbers |= metrics.distances(models, truth)
             if self.federation.noise is not None and "distance" in numbers:
-                numbers["success"] = float(numbers["distance"] <= 0.6 * self.federation.noise)
+                enough = 0.6 * self.federation.noise  # as the IFCA paper has it
+                numbers["success"] = float(numbers["distance"] <= enough)
+                numbers["success_nearest"] = float(numbers["distance_nearest"] <= enough)
         return numbers
+
+    def by_cluster(self, judged: Judged) -> dict[str, list[float | None]]:
+        """Mean accuracy and loss of the clients in each cluster, None where one has no client.
+
+        Empty where clients have models of their own or more than can be told apart, and where it
+        is samples that are clustered.
+        """
+        k = len(judged.serving.models)
+        apart = judged.serving.adapt is not None or judged.found is not None
+        if apart or not 1 < k <= MAPPED_MODELS:
+            return {}
+        members = torch.nn.functional.one_hot(judged.serving.cluster, k).double()  # [m, k]
+        count = members.sum(0)
+        return {
+            name: [
+                round(mean, 6) if n else None
+                for mean, n in zip(
+                    (values.double() @ members / count.clamp_min(1)).tolist(), count, strict=True
+                )
+            ]
+            for name, values in judged.summary.clients.items()
+            if name in ("accuracy", "loss")
+        }
+
+    def train_loss(self, serving: Serving) -> float:
+        """The mean loss over all training samples."""
+        return self._score(serving, self.train).summary.metrics["loss"]
 
     def own_models(self, serving: Serving) -> Tensor:
         """Every model in use: [k, d], or where clients adapt it one for each of them."""

@@ -5,6 +5,8 @@
     checkpoint.safetensors  the state after the last round, to go on from
     result.json             the outcome in numbers
     clients.json            the clients one by one, and their places on the map
+    map.npz                 their places after some of the rounds before the last
+    pictures.json           samples of each cluster, where they are images
     report.html             all of it as a page
 
 Every file but rounds.jsonl is replaced as a whole. A line that a killed run left unfinished there,

@@ -1,8 +1,11 @@
 """Recipes: tables and figures of the papers, with the published numbers and ours beside them.
 
 A recipe is `recipes/PAPER/NAME.toml`. Each of its entries is a line of `coterie run`, what the
-paper prints for it, and how near ours should come. `coterie reproduce` runs the entries and keeps
-what it measured in `recipes/PAPER/NAME.json`.
+paper prints for it, and how near ours should come. An entry with `each`, a list of tables, stands
+for one entry for each of them, their values filled in where {name} stands; those that say
+`quick = false` are left out of the quick mode. `coterie reproduce` runs the entries and keeps what
+it measured in `recipes/PAPER/NAME.json`. All tables and figures of the papers, also those without a
+recipe, are in `recipes/papers.toml`.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import json
 import shlex
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
@@ -45,6 +48,19 @@ class Entry:
         kept = [word for word in words if word.partition("=")[0] not in changed]
         return kept + [f"{key}={value}" for key, value in changed.items()]
 
+    @classmethod
+    def all_of(cls, raw: dict[str, Any]) -> Iterator[Entry]:
+        """The entries that an `[[entry]]` of a recipe stands for."""
+        for values in raw.get("each", [{}]):
+            quick = raw.get("quick") if values.get("quick", True) else None
+            yield cls(
+                raw["name"].format(**values),
+                raw["run"].format(**values),
+                None if quick is None else quick.format(**values),
+                raw.get("published", {}),
+                raw.get("tolerance", {}),
+            )
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -54,38 +70,36 @@ class Recipe:
     item: str  # what the paper calls it
     title: str
     paper: str
-    seeds: int
+    seeds: dict[str, int]  # runs of each entry, quick and full
     notes: str
     minutes: dict[str, float]  # how long it takes on two cores, quick and full
     entries: list[Entry]
-    order: list[list[str]]  # entries by rising accuracy, as the paper has them
+    order: list[list[str]]  # entries by rising merit, as the paper has them
+    merit: str  # the metric of that order
+    show: list[str]  # metrics to show also where the paper prints none
     path: Path
 
     @classmethod
     def read(cls, path: Path) -> Recipe:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
-        entries = [
-            Entry(
-                each["name"],
-                each["run"],
-                each.get("quick"),
-                each.get("published", {}),
-                each.get("tolerance", {}),
-            )
-            for each in raw["entry"]
-        ]
         return cls(
             f"{path.parent.name}/{path.stem}",
             raw["item"],
             raw["title"],
             raw["paper"],
-            raw["seeds"],
+            {"quick": raw.get("quick_seeds", 1), "full": raw["seeds"]},
             raw.get("notes", ""),
             raw["minutes"],
-            entries,
+            [entry for each in raw["entry"] for entry in Entry.all_of(each)],
             raw.get("order", []),
+            raw.get("merit", "accuracy"),
+            raw.get("show", []),
             path,
         )
+
+    def of(self, item: str) -> bool:
+        """Whether this is the recipe of a table or figure, or of a part of it: `Table 1, MNIST`."""
+        return self.item == item or self.item.startswith(f"{item}, ")
 
     def chosen(self, mode: str) -> list[Entry]:
         """The entries that are run in a mode."""
@@ -135,23 +149,26 @@ class Recipe:
         """The table of published and measured numbers, and a line on every order that was asked."""
         rows = []
         for entry in self.entries:
-            for metric, published in entry.published.items():
+            for metric in dict.fromkeys([*entry.published, *self.show]):
+                published = entry.published.get(metric)
                 found = numbers.get(entry.name, {}).get(metric)
+                if published is None and found is None:
+                    continue
                 rows.append(
                     [
                         entry.name,
                         metric,
-                        f"{published:g}",
+                        "" if published is None else f"{published:g}",
                         "not run" if found is None else text(found),
                         verdict(published, found, entry.tolerance.get(metric)),
                     ]
                 )
         orders = []
         for names in self.order:
-            if all("accuracy" in numbers.get(name, {}) for name in names):
-                means = [numbers[name]["accuracy"][0] for name in names]
+            if all(self.merit in numbers.get(name, {}) for name in names):
+                means = [numbers[name][self.merit][0] for name in names]
                 held = "holds" if means == sorted(means) else "does NOT hold"
-                orders.append(f"{' < '.join(names)} in accuracy: {held}")
+                orders.append(f"{' < '.join(names)} in {self.merit}: {held}")
         return ["entry", "metric", "published", "measured", "verdict"], rows, orders
 
 
@@ -168,13 +185,13 @@ def text(number: Number) -> str:
     return f"{number[0]:.4f} ± {number[1]:.4f}"
 
 
-def verdict(published: float, found: Number | None, tolerance: float | None) -> str:
+def verdict(published: float | None, found: Number | None, tolerance: float | None) -> str:
     """Whether a number is as near as the recipe asks.
 
     >>> verdict(0.94, (0.935, 0.0), 0.01), verdict(0.94, (0.9, 0.0), 0.01)
     ('reached', 'off by -0.0400')
     """
-    if found is None or tolerance is None:
+    if published is None or found is None or tolerance is None:
         return ""
     gap = found[0] - published
     return "reached" if abs(gap) <= tolerance else f"off by {gap:+.4f}"
@@ -201,16 +218,47 @@ def recipe(name: str) -> Recipe:
 
 
 def listing() -> str:
-    """Every recipe with what it is of, how long it takes and what was measured."""
-    head = ["recipe", "of", "quick", "full", "measured"]
-    rows = [
-        [
-            each.name,
-            f"{each.item}: {each.title}",
-            f"{each.minutes['quick']:g} min",
-            f"{each.minutes['full']:g} min",
-            ", ".join(mode for mode in MODES if mode in each.measured) or "not yet",
+    """Every table and figure of the papers, its recipes, their minutes and what was measured."""
+    known = all_recipes()
+    head = ["table or figure", "what it shows", "state", "recipe", "quick", "full", "measured"]
+    blocks = []
+    for key, paper in papers().items():
+        rows = []
+        for item in paper["items"]:
+            owner, name = item.get("same", [key, item["name"]])
+            mine = [each for each in known if each.path.parent.name == owner and each.of(name)]
+            rows.append([item["name"], item["what"], state(item, mine), *last_columns(mine)])
+        # A recipe of something that the list does not have.
+        rows += [
+            [each.item, each.title, "ready", *last_columns([each])]
+            for each in known
+            if each.path.parent.name == key and not any(each.of(i["name"]) for i in paper["items"])
         ]
-        for each in all_recipes()
+        blocks.append(f"{paper['title']}\n\n{markdown(head, rows)}")
+    return "\n\n".join(blocks)
+
+
+def papers() -> dict[str, Any]:
+    """The papers by the folder of their recipes, each with all its tables and figures."""
+    found: dict[str, Any] = tomllib.loads((folder() / "papers.toml").read_text(encoding="utf-8"))
+    return found
+
+
+def state(item: dict[str, Any], mine: list[Recipe]) -> str:
+    """Whether a table or figure can be run: ready, in part, not yet, or nothing to run."""
+    if not item.get("run", True):
+        return "nothing to run"
+    if not mine:
+        return "not yet"
+    name = item.get("same", ["", item["name"]])[1]
+    return "ready" if any(each.item == name for each in mine) else "in part"
+
+
+def last_columns(mine: list[Recipe]) -> list[str]:
+    """Recipes, minutes and what was measured, as cells of the list."""
+    return [
+        ", ".join(each.name for each in mine),
+        ", ".join(f"{each.minutes['quick']:g} min" for each in mine),
+        ", ".join(f"{each.minutes['full']:g} min" for each in mine),
+        ", ".join(" and ".join(m for m in MODES if m in each.measured) or "-" for each in mine),
     ]
-    return markdown(head, rows)

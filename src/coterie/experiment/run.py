@@ -8,8 +8,8 @@ import math
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
 from datetime import datetime
 from functools import cached_property
@@ -37,6 +37,8 @@ from coterie.engine.simulator import Simulator
 from coterie.engine.wrappers import Bytes, Lossy, Metered, Watched
 from coterie.experiment.evaluation import Evaluator, Judged
 from coterie.experiment.folder import Record, RunFolder
+from coterie.experiment.frames import Frames, moments
+from coterie.experiment.pictures import sheets
 from coterie.experiment.settings import RunSettings, setting_names
 from coterie.version import __version__
 
@@ -51,12 +53,19 @@ def simulate(
     folder: str | Path | None = None,
     resume: bool = False,
     on_round: Callable[[Record], None] | None = None,
+    shards: int | None = None,
+    ray: str = "",
+    grid: Mapping[str, Sequence[Any]] | None = None,
     **settings: Any,
 ) -> Run:
     """Run an algorithm on a federation; `settings` are those of `RunSettings`, as in rounds=100.
 
     With a `folder` the run leaves its files there, and `resume=True` continues one that was
-    interrupted. `on_round` is called with the record of every round.
+    interrupted. `on_round` is called with the record of every round. `shards` runs the clients in
+    so many Ray actors (0: one per core), of the cluster at the address `ray` if there is one; see
+    docs/ray.md. `grid` gives settings of the
+    algorithm several values, as in {"lr": [0.1, 1.0]}, and `starts` the number of independent
+    starts; all are run side by side, and the run with the lowest training loss is returned.
 
     >>> import coterie
     >>> federation, task = coterie.load("rotated-digits", clients=8, seed=0)
@@ -68,10 +77,22 @@ def simulate(
     for name in settings:
         if name not in known:
             raise SettingError(f"no setting of a run is named {name}{did_you_mean(name, known)}")
-    run = Run(algorithm, federation, task, RunSettings(**settings))
-    if folder is not None:
-        run.use(Path(folder), resume=resume)
-    return run.complete(on_round)
+    wanted = RunSettings(**settings)
+    if grid or wanted.starts > 1:
+        from coterie.experiment.grid import Grid
+
+        if shards is not None or ray:
+            raise SettingError("several starts or values run in one process; leave out shards")
+
+        copies = Grid(algorithm, federation, task, wanted, grid or {})
+        if folder is not None:
+            copies.use(Path(folder), resume=resume)
+        return copies.complete(on_round)
+    run = Run(algorithm, federation, task, wanted)
+    with run.spread(shards or 0, ray) if shards is not None or ray else nullcontext():
+        if folder is not None:
+            run.use(Path(folder), resume=resume)
+        return run.complete(on_round)
 
 
 class Run:
@@ -88,6 +109,9 @@ class Run:
         task: Task,
         settings: RunSettings,
         config: dict[str, Any] | None = None,
+        *,
+        start: int = 0,
+        simulator: Simulator | None = None,
     ) -> None:
         at_most_clients(settings, "per_round", len(federation))
         for part in (federation.train, federation.test):
@@ -99,7 +123,10 @@ class Run:
         self.settings = settings
         self.config = config or described(algorithm, federation.name, settings)
         self.folder: RunFolder | None = None
-        self.simulator = Simulator(federation.train, task, seed=settings.seed, chunk=settings.chunk)
+        self.start = start  # which of several independent starts it is
+        self.simulator = simulator or Simulator(
+            federation.train, task, seed=settings.seed, chunk=settings.chunk
+        )
         self.evaluator = Evaluator(algorithm, federation, self.simulator, settings.protocol)
         self.state: Any = None
         self.records: list[Record] = []
@@ -115,6 +142,9 @@ class Run:
         self.collapsed = 0  # rounds in a row in which one cluster held almost everybody
         self.judged: Judged | None = None  # how the last state that was evaluated did
         self.metrics: dict[str, float] = {}
+        self.chosen: dict[str, Any] = {}  # of several copies: which this is, and what they did
+        self.frames = Frames(federation.cluster)
+        self._framed = moments(settings.rounds, settings.evaluate)
 
     @property
     def rounds(self) -> int:
@@ -126,6 +156,18 @@ class Run:
         """The models in use: client i is served by `models[clusters[i]]`, [k, d]."""
         return self.evaluator.own_models(self.serving)
 
+    def spread(self, shards: int, address: str = "") -> AbstractContextManager[Simulator]:
+        """Run the clients in Ray actors, `shards` of them; before anything else is done.
+
+        They are there until the context that is returned ends, or the program does.
+        """
+        from coterie.engine.sharded import Sharded
+
+        sharded = Sharded(self.simulator, shards=shards, address=address)
+        self.simulator = sharded
+        self.evaluator = Evaluator(self.algorithm, self.federation, sharded, self.settings.protocol)
+        return sharded
+
     def use(self, path: Path, *, resume: bool = False) -> None:
         """Leave files in a new folder, or go on from those of an interrupted run."""
         if not resume:
@@ -135,6 +177,7 @@ class Run:
         before = self.folder.restore(self.fingerprint)
         if before is not None:
             self._restore(*before)
+            self.frames.restore(path, self.rounds)
 
     def complete(
         self,
@@ -183,6 +226,7 @@ class Run:
             folder = RunFolder.create(Path(temporary), self.config)
             for record in self.records:
                 folder.append(record)
+            self.frames.save(folder.path)
             self._save(folder)
             return folder.write_report(Path(path))
 
@@ -206,6 +250,7 @@ class Run:
             "start_bytes_down": self.start_bytes[0],
             "start_bytes_up": self.start_bytes[1],
             "warnings": self.warnings,
+            **self.chosen,
         }
 
     def sample(self, round: int, at_least: int) -> Clients:
@@ -214,6 +259,12 @@ class Run:
         self._samples += 1  # each call draws its own batches and loses its own replies
         ids = self._draw(count, "start", round)
         return self._clients("start", self._samples, ids=ids)
+
+    @property
+    def start_seed(self) -> int:
+        """The seed of the starting models; the first start is that of a run alone."""
+        seed = self.settings.seed
+        return seed if self.start == 0 else seeds.derive(seed, "another start", self.start)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -235,7 +286,7 @@ class Run:
                     population=self,
                     task=self.task,
                     clients=len(self.federation),
-                    seed=self.settings.seed,
+                    seed=self.start_seed,
                     truth=self.federation.cluster,
                 )
                 self.state = self.algorithm.init(start)
@@ -260,9 +311,12 @@ class Run:
             self.cluster[info.ids] = info.cluster
             self._watch(info)
         numbers: dict[str, float] = {}
+        by_cluster: dict[str, list[float | None]] = {}
         if t + 1 == self.settings.rounds or (t + 1) % self.settings.evaluate == 0:
             with self._noting():
-                numbers = self._evaluate()
+                numbers = self._evaluate(t + 1)
+                assert self.judged is not None
+                by_cluster = self.evaluator.by_cluster(self.judged)
                 if not all(map(math.isfinite, numbers.values())):
                     self._warn_of_divergence()
         moves: dict[int, list[int]] = {}
@@ -273,6 +327,7 @@ class Run:
             "round": t + 1,
             "seconds": time.perf_counter() - began,
             "metrics": numbers,
+            "by_cluster": by_cluster,
             "sizes": sizes.tolist(),
             "moves": moves,
             "asked": len(clients.ids),
@@ -282,12 +337,18 @@ class Run:
             "warnings": self.warnings[noted:],
         }
 
-    def _evaluate(self) -> dict[str, float]:
+    def _evaluate(self, number: int) -> dict[str, float]:
         self.judged = judged = self.evaluator.judge(self.state)
         # By their training loss all clients have just been assigned anew; by any other protocol
         # they are where they were when they last took part.
         anew = not self.federation.unseen and self.evaluator.protocol == "train-loss"
-        return self.evaluator.metrics(judged, judged.serving.cluster if anew else self.cluster)
+        cluster = judged.serving.cluster if anew else self.cluster
+        if number in self._framed:
+            everybody = judged.serving._replace(ids=self.simulator.ids)
+            self.frames.add(number, *self.evaluator.map(everybody), cluster)
+            if self.folder is not None:
+                self.frames.save(self.folder.path)
+        return self.evaluator.metrics(judged, cluster)
 
     def _finish(self) -> None:
         if self.judged is None:  # a finished run was resumed
@@ -304,6 +365,9 @@ class Run:
         folder.write("result.json", self.result)
         assert self.judged is not None
         folder.write("clients.json", self.evaluator.tables(self.serving, self.judged))
+        pictures = sheets(self.federation, self.clusters, self.labels, self.settings.seed)
+        if pictures:
+            folder.write("pictures.json", pictures)
 
     def _per_round(self) -> int:
         """Clients that take part in a round."""

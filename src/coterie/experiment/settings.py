@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Sequence
 from dataclasses import MISSING, Field, dataclass, fields
 from typing import Any, NamedTuple, get_type_hints
 
@@ -21,6 +22,7 @@ class RunSettings:
 
     rounds: int = 100  # rounds T
     seed: int = 0  # all randomness, of data and training, comes from it
+    starts: int = 1  # independent starts side by side; the best by training loss is kept
     fraction: float = 1.0  # share of the clients that take part in a round
     per_round: int = 0  # clients that take part in a round, in place of a fraction; 0: by fraction
     lost: float = 0.0  # probability that a client's reply is lost
@@ -32,6 +34,7 @@ class RunSettings:
     def __post_init__(self) -> None:
         at_least(self, "rounds", 1)
         at_least(self, "seed", 0)
+        at_least(self, "starts", 1)
         at_least(self, "per_round", 0)
         at_least(self, "evaluate", 1)
         at_least(self, "checkpoint", 1)
@@ -104,6 +107,40 @@ def parse(words: list[str], owners: list[type]) -> dict[str, Any]:
             raise SettingError(f"`{name}` is given twice")
         values[name] = convert(known[name], text)
     return values
+
+
+def parse_grid(words: list[str], owner: type) -> tuple[list[str], dict[str, tuple[Any, ...]]]:
+    """The words that give one value, and the values of those that give a number several.
+
+    Only settings of `owner`, the algorithm, can have several.
+
+    >>> from coterie.algorithms.ifca import IFCA
+    >>> parse_grid(["k=4", "lr=0.1,1"], IFCA)
+    (['k=4'], {'lr': (0.1, 1.0)})
+    """
+    known = {setting.name: setting for setting in settings_of(owner)}
+    plain, grid = [], {}
+    for word in words:
+        name, _, text = word.partition("=")
+        numeric = name in known and known[name].type in (int, float)
+        if not numeric or "," not in text:
+            plain.append(word)
+            continue
+        if name in grid:
+            raise SettingError(f"`{name}` is given twice")
+        grid[name] = tuple(convert(known[name], part) for part in text.split(","))
+        if len(set(grid[name])) < len(grid[name]):
+            raise SettingError(f"`{name}` is given the same value twice: {text}")
+    return plain, grid
+
+
+def grid_text(values: Sequence[Any]) -> str:
+    """Several values of a setting as they are written on the command line.
+
+    >>> grid_text((0.1, 1.0))
+    '0.1,1.0'
+    """
+    return ",".join(map(str, values))
 
 
 def convert(setting: Setting, text: str) -> Any:

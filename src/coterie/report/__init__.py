@@ -1,5 +1,18 @@
-"""One run as one web page that opens offline: figures, tables, settings and the command."""
+"""One run, or several side by side, as one web page that opens offline."""
 
-from coterie.report.page import render
+from coterie.report.one import render
+from coterie.report.reading import RunFiles, read
+from coterie.report.several import Groups, grouped, render_several
+from coterie.report.watch import HOME, PORT, server
 
-__all__ = ["render"]
+__all__ = [
+    "HOME",
+    "PORT",
+    "Groups",
+    "RunFiles",
+    "grouped",
+    "read",
+    "render",
+    "render_several",
+    "server",
+]

@@ -19,6 +19,8 @@ class Classification(NetworkTask):
     9
     """
 
+    losses_at_least_zero = True
+
     def losses(self, output: Tensor, y: Tensor) -> Tensor:
         """The cross-entropy of every sample: logits [..., n, c], labels [..., n] give [..., n]."""
         samples, classes = output.shape[-2:]

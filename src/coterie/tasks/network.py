@@ -23,6 +23,8 @@ class NetworkTask(ABC):
     by `scale` before the network sees them, so that pixels can be stored as bytes.
     """
 
+    losses_at_least_zero = False
+
     def __init__(self, network: nn.Module | Callable[[], nn.Module], *, scale: float = 1.0) -> None:
         self.scale = scale
         if not isinstance(network, nn.Module) and not callable(network):

@@ -22,6 +22,8 @@ class Regression(NetworkTask):
     [1.0, 4.0]
     """
 
+    losses_at_least_zero = True
+
     def __init__(
         self,
         network: nn.Module | Callable[[], nn.Module],

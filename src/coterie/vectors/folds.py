@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-BLOCK_BYTES = 2**19  # doubles that are added up at a time
+from coterie.core.lazy import add_up
 
 
 class Total(NamedTuple):
@@ -91,9 +91,15 @@ class ByCluster:
         member = torch.zeros(self.k, len(ids), dtype=torch.float64)
         member[upload.cluster, torch.arange(len(ids))] = weight.double()
         values = {n: v for n, v in upload._asdict().items() if n not in ("cluster", "size")}
-        sums = {name: summed(member, value) for name, value in values.items()}
-        dtypes = {name: value.dtype for name, value in values.items()}
-        return self.merge(total, Total([ids], [upload.cluster], member.sum(1), sums, dtypes))
+        for name, value in values.items():
+            if name not in total.sums:
+                total.sums[name] = member.new_zeros(self.k, *value.shape[1:])
+                total.dtypes[name] = value.dtype
+            add_up(total.sums[name], member, value)
+        total.ids.append(ids)
+        total.cluster.append(upload.cluster)
+        total.weight.add_(member.sum(1))
+        return total
 
     def merge(self, one: Total, other: Total) -> Total:
         return Total(
@@ -110,14 +116,3 @@ class ByCluster:
         order = torch.cat([nobody, *total.ids]).argsort()
         cluster = torch.cat([nobody, *total.cluster])[order]
         return Grouped(cluster, total)
-
-
-def summed(member: Tensor, value: Tensor) -> Tensor:
-    """Weighted sums [k, ...] of a chunk's uploads [a, ...], in double precision.
-
-    A block of columns at a time: its doubles stay in the cache.
-    """
-    flat = value.flatten(1)
-    width = max(1, BLOCK_BYTES // (8 * len(flat)))
-    blocks = [member @ columns.double() for columns in flat.split(width, 1)]
-    return torch.cat(blocks, 1).view(len(member), *value.shape[1:])

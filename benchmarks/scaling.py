@@ -1,0 +1,108 @@
+"""Seconds and memory against the number of clients: 20 samples of 64 features each, MLP 64-100-10.
+
+Each line is a process of its own, for the peak of its memory is its own then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+import coterie
+from coterie.data.federation import Federation, Samples
+from coterie.experiment.compare import markdown
+from coterie.models import mlp
+
+SAMPLES, FEATURES, HIDDEN, CLASSES = 20, 64, 100, 10
+METHODS = {
+    "FedAvg": coterie.FedAvg(),
+    "IFCA, k = 4": coterie.IFCA(k=4, start="random"),
+}
+
+
+def measured(method: str, clients: int, fraction: float, rounds: int) -> dict[str, float]:
+    """A whole run, evaluated once at its end; numbers in seconds and MB."""
+    generator = torch.Generator().manual_seed(0)
+    # Class by class another mean: something can be learned, and models stay finite.
+    y = torch.randint(CLASSES, (clients * SAMPLES,), generator=generator)
+    x = torch.empty(clients * SAMPLES, FEATURES).normal_(generator=generator)
+    x[:, :CLASSES].scatter_add_(1, y[:, None], torch.ones(len(y), 1))
+    data = Federation(Samples(x, y, torch.arange(clients + 1) * SAMPLES))
+    task = coterie.Classification(mlp(FEATURES, HIDDEN, CLASSES))
+    algorithm = METHODS[method]
+    few = Samples(x[: 50 * SAMPLES], y[: 50 * SAMPLES], torch.arange(51) * SAMPLES)
+    coterie.simulate(algorithm, Federation(few), task, rounds=1)  # imports and first calls
+    before = memory("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    seconds: list[float] = []
+    coterie.simulate(
+        algorithm,
+        data,
+        task,
+        rounds=rounds,
+        fraction=fraction,
+        evaluate=rounds,
+        on_round=lambda record: seconds.append(record["seconds"]),
+    )
+    peak = memory("VmHWM")
+    stored = (x.numel() * x.element_size() + y.numel() * y.element_size()) / 2**20
+    return {
+        "seconds": min(seconds[:-1]),  # the last round has the evaluation in it
+        "data": stored,
+        "beyond": peak - stored,
+        "working": max(0.0, peak - before),
+    }
+
+
+def memory(name: str) -> float:
+    """Memory of this process in MB: VmRSS is what it holds now, VmHWM the peak."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    found = dict(line.split(":", 1) for line in lines)
+    return int(found[name].split()[0]) / 1024
+
+
+def table(options: argparse.Namespace) -> str:
+    """The table of seconds and memory against the number of clients."""
+    sizes = [100, 1000] if options.quick else [100, 1000, 10_000, 100_000]
+    work = [("FedAvg", m, f) for f in (0.01, 1.0) for m in sizes if f * m >= 10]
+    work += [("IFCA, k = 4", m, 0.01) for m in sizes[-2:] if m >= 1000]
+    rows = []
+    for method, clients, fraction in work:
+        print(f"{method} with {clients} clients ...", file=sys.stderr, flush=True)
+        # One round of all of 100,000 clients takes half a minute; small ones are repeated.
+        rounds = 2 if fraction * clients > 20_000 else 4
+        command = [sys.executable, __file__, method, str(clients), str(fraction), str(rounds)]
+        began = time.perf_counter()
+        done = subprocess.run(
+            command, env=options.environment, capture_output=True, text=True, check=True
+        )
+        whole = time.perf_counter() - began
+        found = json.loads(done.stdout)
+        asked = max(1, round(fraction * clients))
+        rows.append(
+            [
+                method,
+                f"{clients:,}",
+                f"{asked:,}",
+                f"{1e6 * found['seconds'] / asked:.0f}",
+                f"{found['data']:.0f}",
+                f"{found['beyond']:.0f}",
+                f"{found['working']:.0f}",
+                f"{whole:.0f}",
+            ]
+        )
+    head = ["method", "clients", "in a round", "us per client", "data, MB", "all but data, MB"]
+    head += ["of it since the start, MB", "whole run, s"]
+    shape = f"{SAMPLES} samples x {FEATURES} features, MLP {FEATURES}-{HIDDEN}-{CLASSES}"
+    return f"Clients of {shape}, ten full-batch steps:\n\n{markdown(head, rows)}"
+
+
+if __name__ == "__main__":
+    name, m, share, count = sys.argv[1:]
+    print(json.dumps(measured(name, int(m), float(share), int(count))))

@@ -1,0 +1,132 @@
+"""The page of one run."""
+
+from pathlib import Path
+from typing import Any
+
+from coterie.report import figures, lines, movement
+from coterie.report.client_map import client_map, glyphs
+from coterie.report.clusters import Grouping, grouping, sample_summary, summary
+from coterie.report.figures import Columns, Figure
+from coterie.report.page import filled
+from coterie.report.reading import RunFiles, read
+from coterie.report.worst import worst_served
+
+
+def render(folder: Path, live: bool = False) -> str:
+    """The HTML page of the run in `folder`: one text with scripts and styles inside.
+
+    Needs `config.json`. Leaves out what the other files do not say, so the folder of an unfinished
+    run has a page too.
+    """
+    run = read(folder)
+    trained: Columns | None = run.clients.get("clients") or None
+    tested: Columns | None = run.clients.get("test_clients") or None
+    samples: Columns | None = run.clients.get("sample_clusters") or None
+    groups = grouping(run.rounds, trained or _so_far(run), samples)
+    places = client_map(run, groups)
+    names = (trained or {}).get("name")
+    charts = _charts(run, groups, by_sample=samples is not None)
+    context = {
+        "config": run.config,
+        "result": run.result,
+        "facts": lines.facts(run),
+        "warnings": lines.warnings(run.rounds, run.result),
+        "headline": lines.headline_cards(run, groups, trained),
+        "metrics": [(lines.label(k), lines.metric(k, v)) for k, v in run.metrics.items()],
+        "groups": groups,
+        "settled": movement.settled(run.rounds),
+        "summaries": [
+            (name, summary(columns, groups))
+            for name, columns in (("Training clients", trained), ("Test clients", tested))
+            if columns and not groups.own and not samples and len(groups.found) <= 200
+        ],
+        "samples": sample_summary(samples) if samples else None,
+        "pictures": [
+            {
+                **sheet,
+                "colour": groups.colours.get(sheet["cluster"]),
+                "clients": [names[i] for i in sheet["clients"]] if names else sheet["clients"],
+            }
+            for sheet in run.pictures
+        ],
+        "charts": charts,
+        "map": places,
+        "glyphs": {view: glyphs(shapes) for view, shapes in places["shapes"].items()}
+        if places
+        else {},
+        "worst": worst_served(tested or trained, groups),
+        "crossed": _crossed(run.result),
+        "asked": sum(r.get("asked") or 0 for r in run.rounds),
+        "answered": sum(r.get("answered") or 0 for r in run.rounds),
+        "settings": {k: lines.setting(v) for k, v in (run.config.get("settings") or {}).items()},
+    }
+    data = {
+        "figures": charts,
+        "map": places,
+        "tables": [
+            _table(name, columns, loss, groups)
+            for name, columns, loss in (
+                ("Training clients", trained, "training loss"),
+                ("Test clients", tested, "loss"),
+            )
+            if columns
+        ],
+    }
+    return filled("run.html.j2", context, data, live)
+
+
+def _so_far(run: RunFiles) -> Columns | None:
+    """The clusters at the last frame of the map, for a run that has not come to its end."""
+    if not len(run.frames.get("rounds", ())):
+        return None
+    true = run.frames["true"].tolist() if "true" in run.frames else None
+    return {"cluster": run.frames["cluster"][-1].tolist(), "true": true}
+
+
+def _charts(run: RunFiles, groups: Grouping, by_sample: bool) -> dict[str, Figure]:
+    rounds = run.rounds
+    charts: dict[str, Figure | None] = {
+        "scores": figures.scores(rounds),
+        "errors": figures.errors(rounds),
+        "cluster_accuracy": figures.by_cluster(rounds, "accuracy", groups.drawn),
+        "cluster_loss": figures.by_cluster(rounds, "loss", groups.drawn),
+        "traffic": figures.traffic(rounds),
+        "seconds": figures.seconds(rounds),
+    }
+    # Where samples are clustered, a client may be in all clusters at once.
+    if rounds and len(groups.found) > 1 and not groups.own and not by_sample:
+        charts["sizes"] = movement.sizes(rounds, groups.drawn)
+        charts["flows"] = movement.flows(rounds, groups.drawn)
+    return {name: figure for name, figure in charts.items() if figure is not None}
+
+
+def _crossed(result: dict[str, Any]) -> list[tuple[str, str, str, int]]:
+    """What crossed between server and clients: (client step, direction, part, bytes)."""
+    return [
+        (step, direction, part, amount)
+        for step, directions in (result.get("bytes") or {}).items()
+        for direction, parts in directions.items()
+        for part, amount in parts.items()
+    ]
+
+
+def _table(name: str, columns: Columns, loss: str, groups: Grouping) -> dict[str, Any]:
+    """The client-by-client table as clients.js draws it, without the columns that are absent."""
+    fields = (
+        # First, for that is the column which a word in the filter is looked for in.
+        ("name", "name", "label", None),
+        ("client", "client", "label", None),
+        ("samples", "samples", "count", None),
+        ("cluster", "found cluster", "label", groups.colours),
+        ("true", "true cluster", "label", groups.true_colours),
+        ("loss", loss, "decimal", None),
+        ("accuracy", "accuracy", "percent", None),
+    )
+    return {
+        "name": name,
+        "columns": [
+            {"key": key, "label": label, "kind": kind, "colours": colours, "values": columns[key]}
+            for key, label, kind, colours in fields
+            if columns.get(key) is not None
+        ],
+    }

@@ -1,0 +1,45 @@
+import torch
+
+from coterie.core.lazy import Lazy, Picked, add_up, as_picked, picked
+
+MODELS = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+
+
+def test_sums_need_no_model():
+    lazy = picked(MODELS, torch.tensor([1, 0, 1]))
+    sums = torch.ones(2, 2, dtype=torch.float64)
+    # Cluster 0 has half of the first client, cluster 1 the second one and twice the third.
+    add_up(sums, torch.tensor([[0.5, 0, 0], [0, 1, 2]], dtype=torch.float64), lazy)
+    assert sums.tolist() == [[1 + 1.5, 1 + 2.0], [1 + 1 + 6, 1 + 2 + 8]]
+    assert lazy.formed is None
+
+
+def test_a_lazy_tensor_is_like_any_other_once_it_is_looked_at():
+    lazy = picked(MODELS, torch.tensor([1, 1]))
+    assert lazy.shape == (2, 2)
+    assert lazy.dtype == torch.float32
+    assert lazy.formed is None
+    assert lazy.tolist() == [[3.0, 4.0], [3.0, 4.0]]
+    assert lazy.numpy().sum() == 14
+    assert torch.cat([lazy, MODELS])[0].tolist() == [3.0, 4.0]
+    assert repr(lazy) == repr(MODELS[[1, 1]])
+
+
+def test_what_is_changed_in_place_stays_changed():
+    lazy = picked(MODELS, torch.tensor([0]))
+    lazy += 1
+    sums = torch.zeros(1, 2, dtype=torch.float64)
+    add_up(sums, torch.ones(1, 1, dtype=torch.float64), lazy)
+    assert sums.tolist() == [[2.0, 3.0]]
+    assert as_picked(lazy) is None
+    assert MODELS.tolist() == [[1.0, 2.0], [3.0, 4.0]]
+
+
+def test_one_model_for_all_is_recognised():
+    shared = as_picked(MODELS[1].expand(3, -1))
+    assert shared is not None
+    assert shared.models.tolist() == [[3.0, 4.0]]
+    assert shared.index.tolist() == [0, 0, 0]
+    assert as_picked(MODELS) is None
+    lazy = Lazy(Picked(MODELS, torch.tensor([0, 1])))
+    assert as_picked(lazy) is lazy.formula

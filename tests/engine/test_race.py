@@ -1,0 +1,59 @@
+import torch
+
+from coterie.engine.race import finished, first_lap
+
+
+class Track:
+    """Losses of k models on each of m clients' samples [m, k, n]; who ran to the end is noted."""
+
+    def __init__(self, losses, cut):
+        self.losses, self.cut = losses, cut
+        self.ran = []
+
+    def finish(self, j, clients):
+        self.ran += [(i, j) for i in clients.tolist()]
+        rest = self.losses[clients, j, self.cut :]
+        return rest[:, None], rest.sum(1)
+
+    def race(self):
+        share = self.cut / self.losses.shape[2]
+        return finished(self.losses[:, :, : self.cut].sum(2), share, self.finish)
+
+
+def test_the_winner_is_the_model_with_the_lowest_loss():
+    generator = torch.Generator().manual_seed(0)
+    for scale in (0.1, 1.0, 30.0):
+        losses = torch.rand(40, 5, 10, generator=generator)
+        losses *= 1 + scale * torch.rand(40, 5, 1, generator=generator)
+        winner, last = Track(losses, 2).race()
+        assert torch.equal(winner, losses.sum(2).argmin(1))
+        assert torch.equal(last[:, 0], losses[torch.arange(40), winner, 2:])
+
+
+def test_losers_do_not_run_to_the_end():
+    losses = torch.tensor([[[9.0, 1, 1], [1, 1, 1]], [[1, 1, 1], [9, 1, 1]]])
+    track = Track(losses, 1)
+    assert track.race()[0].tolist() == [1, 0]
+    assert sorted(track.ran) == [(0, 1), (1, 0)]
+
+
+def test_a_model_that_begins_badly_may_still_win():
+    track = Track(torch.tensor([[[1.0, 9, 9], [2, 1, 1], [30, 0, 0]]]), 1)
+    assert track.race()[0].tolist() == [1]
+    assert sorted(track.ran) == [(0, 0), (0, 1)]
+
+
+def test_of_equals_the_first_wins_and_a_diverged_model_never():
+    assert Track(torch.ones(3, 4, 5), 1).race()[0].tolist() == [0, 0, 0]
+    nothing = torch.zeros(1, 2, 5)
+    assert Track(nothing, 1).race()[0].tolist() == [0]
+    late = torch.ones(1, 3, 5)
+    late[0, 0, 4] = torch.nan
+    late[0, 1] = torch.inf
+    assert Track(late, 1).race()[0].tolist() == [2]
+    assert Track(torch.full((1, 2, 5), torch.inf), 1).race()[0].tolist() == [0]
+
+
+def test_everybody_sees_at_least_one_sample():
+    assert first_lap(1) == 1
+    assert first_lap(50) == 10
