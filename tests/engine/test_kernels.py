@@ -13,7 +13,9 @@ from coterie.core.errors import DataError
 from coterie.core.lazy import add_up
 from coterie.data.federation import Samples
 from coterie.engine import sample_space
-from coterie.engine.kernels import Batched, PerClient, kernel_for
+from coterie.engine.batched import Batched
+from coterie.engine.kernels import kernel_for
+from coterie.engine.per_client import PerClient
 from coterie.engine.simulator import ClientMemory
 
 
@@ -274,3 +276,37 @@ def test_batch_normalisation_of_one_sample_is_told_in_a_sentence():
     start = task.layout.flatten(module)[None]
     with pytest.raises(DataError, match="cannot train on a batch of 1"):
         cohort(task, PerClient, [1], 3, 2, seed=0).descend(start, lr=0.1, steps=1)
+
+
+class Viewed(nn.Module):
+    """Views the output of a convolution in another shape, which forbids channels last."""
+
+    def __init__(self):
+        super().__init__()
+        self.convolution, self.head = nn.Conv2d(2, 3, 2), nn.Linear(12, 2)
+
+    def forward(self, x):
+        return self.head(self.convolution(x.view(-1, 2, 3, 3)).view(len(x), -1))
+
+
+@pytest.mark.parametrize("view", [True, False])
+def test_convolutions_have_their_channels_last_where_the_network_allows_it(view):
+    module = (
+        Viewed()
+        if view
+        else nn.Sequential(
+            nn.Unflatten(1, (2, 3, 3)), nn.Conv2d(2, 3, 2), nn.Flatten(), nn.Linear(12, 2)
+        )
+    ).double()
+    task = Classification(module)
+    work = cohort(task, PerClient, [6], 18, 2, seed=0)
+    start = task.layout.flatten(module)[None]
+    end = work.descend(start, lr=0.1, steps=3)
+    assert work._kernel._channels_last is not view
+    ((x, y),) = list(work)
+    optimiser = torch.optim.SGD(module.parameters(), lr=0.1)
+    for _ in range(3):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(module(x), y).backward()
+        optimiser.step()
+    torch.testing.assert_close(end[0], task.layout.flatten(module))

@@ -12,7 +12,7 @@ from coterie import Classification, Regression
 from coterie.core.cohort import Rows
 from coterie.data.federation import Samples
 from coterie.engine import lockstep
-from coterie.engine.kernels import Batched, PerClient
+from coterie.engine.batched import Batched
 from coterie.engine.lockstep import (
     InStep,
     Joined,
@@ -21,6 +21,7 @@ from coterie.engine.lockstep import (
     joined_choices,
     joined_gradients,
 )
+from coterie.engine.per_client import PerClient
 
 NETWORKS = {
     "line": lambda f: nn.Linear(f, 1, bias=False),

@@ -1,6 +1,6 @@
 import torch
 
-from coterie.engine.race import finished, first_lap
+from coterie.engine.race import finished, first_lap, is_close
 
 
 class Track:
@@ -16,8 +16,7 @@ class Track:
         return rest[:, None], rest.sum(1)
 
     def race(self):
-        share = self.cut / self.losses.shape[2]
-        return finished(self.losses[:, :, : self.cut].sum(2), share, self.finish)
+        return finished(self.losses[:, :, : self.cut].sum(2), self.finish)
 
 
 def test_the_winner_is_the_model_with_the_lowest_loss():
@@ -54,6 +53,12 @@ def test_of_equals_the_first_wins_and_a_diverged_model_never():
     assert Track(torch.full((1, 2, 5), torch.inf), 1).race()[0].tolist() == [0]
 
 
-def test_everybody_sees_at_least_one_sample():
-    assert first_lap(1) == 1
+def test_a_fifth_of_the_samples_are_the_first_lap_if_there_are_enough():
+    assert first_lap(4) == 0
     assert first_lap(50) == 10
+
+
+def test_a_race_is_close_if_most_models_would_go_on():
+    lap = torch.tensor([[1.0, 4, 4], [2, 1, 4]])
+    assert is_close(lap, 0.2)  # on five times as many samples the best may have five times as much
+    assert not is_close(lap, 0.5)  # here only one of four others may still win

@@ -25,6 +25,15 @@ class Rows(NamedTuple):
     y: Tensor  # [m, n]
     size: Tensor  # [m] rows that count; those behind them are padding
 
+    @property
+    def inside(self) -> Tensor:
+        """Which rows count, [m, n]."""
+        return torch.arange(self.y.shape[1]) < self.size[:, None]
+
+    def weights(self, dtype: torch.dtype) -> Tensor:
+        """What each row counts in its client's mean, [m, n]."""
+        return self.inside.to(dtype) / self.size[:, None]
+
 
 class Seeds(Protocol):
     """A seed for each client of a cohort."""
@@ -54,6 +63,14 @@ class Descent(NamedTuple):
     pull: Tensor | None  # [d] strength of the pull towards the anchor; None: no pull
     anchor: Tensor | None  # [m, d]
     weight_decay: float  # strength of the pull towards zero
+
+    def of(self, here: slice) -> Descent:
+        """The same for some of the clients, for networks that do not draw."""
+        return self._replace(
+            steps=self.steps[here],
+            batches=None if self.batches is None else self.batches[here],
+            anchor=None if self.anchor is None else self.anchor[here],
+        )
 
 
 class Chosen(NamedTuple):

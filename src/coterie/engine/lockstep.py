@@ -19,7 +19,7 @@ from torch import Tensor
 
 from coterie.core.cohort import Cohort, Descent, Kernel, Rows, Seeds, finite
 from coterie.core.lazy import Lazy, Picked, as_picked
-from coterie.engine.kernels import Batched, inside
+from coterie.engine.batched import Batched
 from coterie.engine.simulator import Simulator
 
 JOINED_BYTES = 64 * 2**20  # what the models of copies that are joined may occupy
@@ -225,7 +225,7 @@ def joined_gradients(models: list[Tensor], rows: Rows, kernel: Batched) -> Seque
         own = [[w[:, j] for w in weights[1:]] for j in range(copies)]
     upper = [torch.stack(w, 1).flatten(0, 1) for w in zip(*own, strict=True)][kernel.has_bias :]
     y = rows.y.repeat_interleave(copies, 0)
-    weight = (inside(rows).to(z.dtype) / rows.size[:, None]).repeat_interleave(copies, 0)
+    weight = rows.weights(z.dtype).repeat_interleave(copies, 0)
     slopes, above = kernel.stack.gradients(
         z.reshape(m * copies, -1, x.shape[1]), upper, kernel._slope(y, weight)
     )

@@ -22,23 +22,25 @@ Finish = Callable[[int, Tensor], tuple[Tensor, Tensor]]
 
 
 def first_lap(samples: int) -> int:
-    """How many samples of the longest client all models see."""
-    return max(1, int(FIRST_LAP * samples))
+    """How many of so many samples all models see first; 0 if there are too few for a race."""
+    return int(FIRST_LAP * samples)
 
 
-def finished(losses: Tensor, share: float, finish: Finish) -> tuple[Tensor, Tensor]:
+def is_close(losses: Tensor, share: float) -> bool:
+    """Whether most models would have to go on to the end, by their losses on a share of samples."""
+    m, k = losses.shape
+    return int((losses <= losses.amin(1, keepdim=True) / share).sum()) > m * (1 + k) / 2
+
+
+def finished(losses: Tensor, finish: Finish) -> tuple[Tensor, Tensor]:
     """The winner [m] for each client, and its first layer's outputs [m, h, r] on the last samples.
 
-    `losses` [m, k] are those of the first samples, a `share` of all. Of equal models the first one
-    wins.
+    `losses` [m, k] are those of the first samples. Of equal models the first one wins.
     """
     m, k = losses.shape
     lowest, winner = losses.new_full((m,), torch.inf), torch.full((m,), k)
     last = losses.new_empty(0)
-    ahead = losses.amin(1, keepdim=True)
-    runs = losses == ahead
-    if (losses <= ahead / share).sum() > m * (1 + k) / 2:
-        runs = torch.ones_like(runs)  # most would go on to the end anyway
+    runs = losses == losses.amin(1, keepdim=True)
     done = torch.zeros_like(runs)
     while bool(runs.any()):
         for j in range(k):

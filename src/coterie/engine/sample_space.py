@@ -24,7 +24,7 @@ from coterie.core.lazy import Picked, add_up
 from coterie.engine.stack import Slope, Stack
 
 # What the activations that are worked on at a time may occupy: they should stay in the cache.
-BLOCK_BYTES = 2**20
+BLOCK_BYTES = 2 * 2**20
 
 
 def pays(rows: Rows, descent: Descent) -> bool:

@@ -19,8 +19,8 @@ from coterie.data.federation import Samples
 from coterie.engine.allocator import tidily
 from coterie.engine.kernels import kernel_for
 
-# What the weights of a chunk may occupy: more than this falls out of the cache and slows down.
-CHUNK_BYTES = 16 * 2**20
+# What the models of a chunk may occupy, if they are formed.
+CHUNK_BYTES = 64 * 2**20
 # What the padded samples of a chunk may occupy, unless a single client already has more.
 CHUNK_DATA_BYTES = 64 * 2**20
 LARGEST_CHUNK = 256

@@ -1,0 +1,176 @@
+"""The reference: the work on a cohort done for one client after another, for any network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from coterie.core.cohort import Descent, Rows, Seeds, finite
+from coterie.core.errors import DataError
+from coterie.core.lazy import picked
+from coterie.core.task import Task
+
+
+class PerClient:
+    """One client after another, by automatic differentiation; for any network.
+
+    Losses and scores are computed in evaluation mode, gradients in training mode. What a network
+    draws (dropout) comes from the client's own seed.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self._channels_last: bool | None = None  # whether convolutions are laid out so; not known
+
+    def losses(self, models: Tensor, rows: Rows) -> Tensor:
+        own = models.expand(len(rows.size), *models.shape[-2:])
+        return torch.stack(
+            [
+                torch.stack([self._loss(model, x, y) for model in client])
+                for client, x, y in self._clients(own, rows)
+            ]
+        )
+
+    def choose(self, models: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+        index = torch.zeros(len(rows.size), dtype=torch.long)
+        if len(models) > 1:
+            index = finite(self.losses(models, rows)).argmin(1)
+        return index, picked(models, index)
+
+    def score(self, models: Tensor, rows: Rows) -> Tensor:
+        return torch.cat(
+            [
+                self.task.score(self._output(model, x)[None], y[None], torch.ones(1, len(y)))
+                for model, x, y in self._clients(models, rows)
+            ]
+        )
+
+    def gradient(self, models: Tensor, rows: Rows, seeds: Seeds) -> Tensor:
+        gradients = torch.zeros_like(models)
+        width = self.task.layout.trained_size
+        with training(self.task.module), torch.random.fork_rng(devices=[]):
+            for i, (model, x, y) in enumerate(self._clients(models, rows)):
+                torch.manual_seed(seeds[i])
+                trained, carried = self._open(model, x)
+                gradients[i, :width] = flat(self._gradients(trained, carried, x, y))
+        return gradients
+
+    def descend(self, start: Tensor, rows: Rows, descent: Descent) -> Tensor:
+        ends = torch.empty_like(start)
+        with training(self.task.module), torch.random.fork_rng(devices=[]):
+            for i, (model, x, y) in enumerate(self._clients(start, rows)):
+                torch.manual_seed(descent.seeds[i])
+                ends[i] = self._descend_one(model, x, y, i, descent)
+        return ends
+
+    def _descend_one(self, model: Tensor, x: Tensor, y: Tensor, i: int, descent: Descent) -> Tensor:
+        trained, carried = self._open(model, x)
+        layout = self.task.layout
+        anchor = pull = None
+        if descent.anchor is not None and descent.pull is not None:
+            anchor, pull = layout.unflatten(descent.anchor[i]), layout.unflatten(descent.pull)
+        moves = None if descent.only is None else layout.unflatten(descent.only.to(model.dtype))
+        for step in range(descent.steps[i]):
+            batch: slice | Tensor = slice(None)
+            if descent.batches is not None:
+                row = descent.batches[i][step]
+                batch = row[row >= 0]
+            gradients = self._gradients(trained, carried, x[batch], y[batch])
+            with torch.no_grad():
+                for (name, weight), gradient in zip(trained.items(), gradients, strict=True):
+                    if anchor is not None and pull is not None:
+                        gradient = gradient + pull[name] * (weight - anchor[name])
+                    if descent.weight_decay:
+                        gradient = gradient + descent.weight_decay * weight
+                    if moves is not None:
+                        gradient = gradient * moves[name]
+                    weight -= descent.lr * gradient
+        if moves is not None:
+            # Carried tensors outside the moving part stay, whatever the layers did to them.
+            before = layout.unflatten(model)
+            carried = {n: torch.where(moves[n].bool(), c, before[n]) for n, c in carried.items()}
+        return flat([*trained.values(), *carried.values()]).to(model.dtype)
+
+    def _clients(self, models: Tensor, rows: Rows) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """(model or models, features, targets) of one client after another, without padding."""
+        for model, x, y, size in zip(models, rows.x, rows.y, rows.size.tolist(), strict=True):
+            # A copy, for a network may work in place.
+            yield model, x[:size].clone(), y[:size]
+
+    def _open(self, model: Tensor, x: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Copies of a model's tensors, for samples x: those that are trained, and the rest."""
+        tensors, trained = self._tensors(model.detach(), x), self.task.layout.trained
+        return (
+            {name: tensors[name].clone().requires_grad_() for name in trained},
+            {name: t.clone() for name, t in tensors.items() if name not in trained},
+        )
+
+    def _tensors(self, model: Tensor, x: Tensor) -> dict[str, Tensor]:
+        """A model's tensors by name, those of convolutions with channels last if that works.
+
+        It is faster on a CPU, but a network whose forward pass views a convolution's output in
+        another shape cannot be had so.
+        """
+        plain = self.task.layout.unflatten(model)
+        if self._channels_last is False:
+            return plain
+        last = {
+            n: t.to(memory_format=torch.channels_last) for n, t in plain.items() if t.dim() == 4
+        }
+        if self._channels_last is None:
+            self._channels_last = self._runs({**plain, **last}, x[:1].clone())
+        return {**plain, **last} if self._channels_last else plain
+
+    def _runs(self, tensors: dict[str, Tensor], x: Tensor) -> bool:
+        """Whether the network can be called with these tensors."""
+        trains = self.task.module.training
+        try:
+            with torch.no_grad():
+                functional_call(self.task.module.eval(), tensors, (x,))
+        except RuntimeError:
+            return False
+        finally:
+            self.task.module.train(trains)
+        return True
+
+    def _gradients(
+        self, trained: dict[str, Tensor], carried: dict[str, Tensor], x: Tensor, y: Tensor
+    ) -> list[Tensor]:
+        try:
+            output = functional_call(self.task.module, {**trained, **carried}, (x,))
+        except ValueError as error:  # batch normalisation of a single sample, for example
+            raise DataError(f"the network cannot train on a batch of {len(x)}: {error}") from error
+        loss = self.task.losses(output, y).mean()
+        found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
+        return [
+            torch.zeros_like(weight) if gradient is None else gradient
+            for weight, gradient in zip(trained.values(), found, strict=True)
+        ]
+
+    def _output(self, model: Tensor, x: Tensor) -> Tensor:
+        module = self.task.module
+        module.eval()
+        output: Tensor = functional_call(module, self._tensors(model, x), (x,))
+        return output
+
+    def _loss(self, model: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        return self.task.losses(self._output(model, x), y).mean()
+
+
+@contextmanager
+def training(module: nn.Module) -> Iterator[None]:
+    """Training mode for a while, evaluation mode afterwards."""
+    module.train()
+    try:
+        yield
+    finally:
+        module.eval()
+
+
+def flat(tensors: list[Tensor]) -> Tensor:
+    """Tensors one after another in one vector."""
+    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
