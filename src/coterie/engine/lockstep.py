@@ -281,6 +281,8 @@ class Shared:
 class InStep(Simulator):
     """The simulator of one copy: a chunk is put together by the first copy that comes to it."""
 
+    chunk_data_bytes = 256 * 2**20  # all copies share it
+
     def __init__(self, *arguments: Any, shared: Shared, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         self.alone = self.kernel

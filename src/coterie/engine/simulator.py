@@ -21,8 +21,6 @@ from coterie.engine.kernels import kernel_for
 
 # What the models of a chunk may occupy, if they are formed.
 CHUNK_BYTES = 64 * 2**20
-# What the padded samples of a chunk may occupy, unless a single client already has more.
-CHUNK_DATA_BYTES = 64 * 2**20
 LARGEST_CHUNK = 256
 # Padding may take this share of a chunk's own samples, or as many numbers as this.
 PADDING_SHARE = 0.25
@@ -61,6 +59,9 @@ class Simulator:
 
     `first` is the id of the first client: unseen clients are numbered after those that train.
     """
+
+    # What the padded samples of a chunk may occupy, unless a single client already has more.
+    chunk_data_bytes = 64 * 2**20
 
     def __init__(
         self,
@@ -110,7 +111,7 @@ class Simulator:
         begin = held = 0  # where the chunk begins, and the samples of its clients
         for place, size in enumerate(sizes.tolist()):
             count, wide = place - begin, (place - begin + 1) * size
-            too_wide = wide * width * self.task.layout.dtype.itemsize > CHUNK_DATA_BYTES
+            too_wide = wide * width * self.task.layout.dtype.itemsize > self.chunk_data_bytes
             padding = wide - held - size
             wasteful = padding > max(PADDING_SHARE * (held + size), PADDING_NUMBERS / width)
             if count and (count == self.chunk or too_wide or wasteful):
