@@ -69,6 +69,7 @@ def main():
             fraction_train=1.0,
             fraction_evaluate=0.0,
             min_available_nodes=len(given.x),
+            min_train_nodes=len(given.x),  # else the first round takes those that are up by then
             train_metrics_aggr_fn=summed,
         )
         result = strategy.start(

@@ -76,10 +76,10 @@ class Moved:
         for cluster, weights in enumerate(member):
             here = torch.nonzero(weights).flatten()
             if len(here):
-                moved = self.moved[here] * weights[here].to(self.dtype)[:, None, None]
+                moved, x = some(self.moved, here), some(self.x, here)
+                moved = moved * weights[here].to(self.dtype)[:, None, None]
                 # One product over all samples of all clients in the cluster.
-                product = moved.transpose(0, 1).flatten(1) @ self.x[here].flatten(0, 1)
-                first[cluster] += product.flatten()
+                first[cluster] += (moved.transpose(0, 1).flatten(1) @ x.flatten(0, 1)).flatten()
 
     def _as_matrices(self) -> tuple[int, int, int]:
         return len(self.x), self.moved.shape[1], self.x.shape[2]
@@ -94,12 +94,19 @@ def activations(first: Tensor, bias: Tensor | None, index: Tensor, x: Tensor) ->
     z = first.new_empty(m, first.shape[1], n)
     for j in index.unique().tolist():
         here = torch.nonzero(index == j).flatten()
-        samples = x if len(here) == m else x[here]
-        product = first[j] @ samples.flatten(0, 1).T
+        product = first[j] @ some(x, here).flatten(0, 1).T
         if bias is not None:
             product += bias[j][:, None]
-        z[here] = product.view(-1, len(here), n).transpose(0, 1)
+        outputs = product.view(-1, len(here), n).transpose(0, 1)
+        if len(here) == m:
+            return outputs.contiguous()
+        z[here] = outputs
     return z
+
+
+def some(values: Tensor, here: Tensor) -> Tensor:
+    """The rows `here`, increasing, of values [m, ...]; no copy if these are all."""
+    return values if len(here) == len(values) else values[here]
 
 
 def descend(

@@ -68,7 +68,10 @@ def through(layer: nn.Module, slopes: Tensor, before: Tensor, after: Tensor) -> 
     if isinstance(layer, nn.Identity):
         return slopes
     if isinstance(layer, nn.ReLU):
-        passed: Tensor = torch.ops.aten.threshold_backward(slopes, after, 0)
+        # In place: nobody else has these slopes.
+        passed: Tensor = torch.ops.aten.threshold_backward.grad_input(
+            slopes, after, 0, grad_input=slopes
+        )
         return passed
     if isinstance(layer, nn.Tanh):
         return slopes * (1 - after.square())
