@@ -186,6 +186,31 @@ class Seen(Picked):
         self.rows = rows
 
 
+class Strided:
+    """The rows of one copy among those of all, which lie between each other [m, d].
+
+    They are added up where they lie, in their own precision.
+    """
+
+    def __init__(self, rows: Tensor) -> None:
+        self.rows = rows
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        m, d = self.rows.shape
+        return m, d
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.rows.dtype
+
+    def dense(self) -> Tensor:
+        return self.rows.clone()
+
+    def add_to(self, sums: Tensor, member: Tensor) -> None:
+        sums += member.to(self.dtype) @ self.rows
+
+
 def joined_choices(
     models: list[Tensor], rows: Rows, kernel: Batched
 ) -> Iterator[tuple[Tensor, Tensor]]:
@@ -233,7 +258,8 @@ def joined_gradients(models: list[Tensor], rows: Rows, kernel: Batched) -> Seque
     if kernel.has_bias:
         found.append(slopes.sum(2).view(m, copies, -1))
     found += [piece.reshape(m, copies, -1) for piece in above]
-    return (found[0] if len(found) == 1 else torch.cat(found, 2)).unbind(1)
+    whole = found[0] if len(found) == 1 else torch.cat(found, 2)
+    return [Lazy(Strided(each)) for each in whole.unbind(1)]
 
 
 class Joined:
