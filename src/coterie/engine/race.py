@@ -13,6 +13,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from coterie.core.cohort import finite
+
 # The share of samples on which all models run.
 FIRST_LAP = 0.2
 
@@ -48,7 +50,7 @@ def finished(losses: Tensor, finish: Finish) -> tuple[Tensor, Tensor]:
             if len(clients) == 0:
                 continue
             outputs, rest = finish(j, clients)
-            total = losses[clients, j] + rest.nan_to_num(nan=torch.inf, posinf=torch.inf)
+            total = losses[clients, j] + finite(rest)
             before = lowest[clients]
             better = (total < before) | ((total == before) & (j < winner[clients]))
             lowest[clients] = torch.where(better, total, before)

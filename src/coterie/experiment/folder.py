@@ -36,6 +36,11 @@ class RunFolder:
         self.path = path
 
     @classmethod
+    def opened(cls, path: Path, config: dict[str, Any], *, resume: bool) -> RunFolder:
+        """A new run folder, or that of a run which is to go on."""
+        return cls.existing(path) if resume else cls.create(path, config)
+
+    @classmethod
     def create(cls, path: Path, config: dict[str, Any]) -> RunFolder:
         """A new run folder with its configuration; refuse one that is in use or cannot be made."""
         if (path / "config.json").exists():

@@ -23,7 +23,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from coterie.core.algorithm import Algorithm, Info
@@ -78,11 +77,6 @@ class Copy(Run):
         self._finish()
         loss = self.evaluator.train_loss(self.serving)
         self.train_loss = loss if math.isfinite(loss) else math.inf
-
-    def finite(self) -> bool:
-        """Whether the models have not diverged."""
-        floats = (tensor for tensor in self.state if tensor.is_floating_point())
-        return all(bool(torch.isfinite(tensor).all()) for tensor in floats)
 
     @property
     def numbers(self) -> dict[str, Any]:
@@ -150,11 +144,8 @@ class Grid:
 
     def use(self, path: Path, *, resume: bool = False) -> None:
         """Leave files in a new folder, or go on from those of an interrupted run."""
-        if not resume:
-            self.folder = RunFolder.create(path, self.config)
-            return
-        self.folder = RunFolder.existing(path)
-        before = self.folder.restore(self.fingerprint)
+        self.folder = RunFolder.opened(path, self.config, resume=resume)
+        before = self.folder.restore(self.fingerprint) if resume else None
         if before is not None:
             self._restore(before[0], path)
 
@@ -250,7 +241,7 @@ class Grid:
             now = [c.records[-1] if c.rounds == self.rounds else None for c in self.copies]
             file.write(to_json(now) + "\n")
         self.folder.append(record)
-        if self.rounds == self.settings.rounds or self.rounds % self.settings.checkpoint == 0:
+        if self.settings.checkpoint_due(self.rounds):
             self._save_checkpoint()
 
     def _save_checkpoint(self) -> None:

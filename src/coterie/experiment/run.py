@@ -63,9 +63,9 @@ def simulate(
     With a `folder` the run leaves its files there, and `resume=True` continues one that was
     interrupted. `on_round` is called with the record of every round. `shards` runs the clients in
     so many Ray actors (0: one per core), of the cluster at the address `ray` if there is one; see
-    docs/ray.md. `grid` gives settings of the
-    algorithm several values, as in {"lr": [0.1, 1.0]}, and `starts` the number of independent
-    starts; all are run side by side, and the run with the lowest training loss is returned.
+    docs/ray.md. `grid` gives settings of the algorithm several values, as in {"lr": [0.1, 1.0]},
+    and `starts` the number of independent starts; all are run side by side, and the run with the
+    lowest training loss is returned.
 
     >>> import coterie
     >>> federation, task = coterie.load("rotated-digits", clients=8, seed=0)
@@ -151,6 +151,11 @@ class Run:
         """Rounds done."""
         return len(self.records)
 
+    def finite(self) -> bool:
+        """Whether the models have not diverged."""
+        floats = (tensor for tensor in self.state if tensor.is_floating_point())
+        return all(bool(torch.isfinite(tensor).all()) for tensor in floats)
+
     @property
     def models(self) -> Tensor:
         """The models in use: client i is served by `models[clusters[i]]`, [k, d]."""
@@ -170,11 +175,8 @@ class Run:
 
     def use(self, path: Path, *, resume: bool = False) -> None:
         """Leave files in a new folder, or go on from those of an interrupted run."""
-        if not resume:
-            self.folder = RunFolder.create(path, self.config)
-            return
-        self.folder = RunFolder.existing(path)
-        before = self.folder.restore(self.fingerprint)
+        self.folder = RunFolder.opened(path, self.config, resume=resume)
+        before = self.folder.restore(self.fingerprint) if resume else None
         if before is not None:
             self._restore(*before)
             self.frames.restore(path, self.rounds)
@@ -197,8 +199,7 @@ class Run:
             self.records.append(record)
             if self.folder is not None:
                 self.folder.append(record)
-                last = self.rounds == self.settings.rounds
-                if last or self.rounds % self.settings.checkpoint == 0:
+                if self.settings.checkpoint_due(self.rounds):
                     self._save_checkpoint(self.folder)
             if on_round is not None:
                 on_round(record)
@@ -410,7 +411,7 @@ class Run:
                 CoterieWarning,
                 stacklevel=2,
             )
-        if any(t.is_floating_point() and not torch.isfinite(t).all() for t in self.state):
+        if not self.finite():
             self._warn_of_divergence()
 
     def _warn_of_divergence(self) -> None:

@@ -46,6 +46,10 @@ class RunSettings:
                 f"`lost` of RunSettings must be at least 0 and below 1, got {self.lost:g}"
             )
 
+    def checkpoint_due(self, rounds: int) -> bool:
+        """Whether a checkpoint is written after so many rounds."""
+        return rounds == self.rounds or rounds % self.checkpoint == 0
+
 
 class Setting(NamedTuple):
     """One field of a settings class."""
