@@ -6,7 +6,9 @@ import argparse
 import itertools
 import os
 import shlex
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Sequence
 from datetime import datetime
@@ -28,6 +30,7 @@ class Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code."""
+    stop_on_terminate()
     try:
         options, rest = parser().parse_known_args(arguments)
         options.words = [*getattr(options, "words", []), *rest]
@@ -48,6 +51,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (CoterieError, OSError) as error:
         print(f"coterie: {error}", file=sys.stderr)
     return MISTAKE
+
+
+def stop_on_terminate() -> None:
+    """Let SIGTERM end a command as Ctrl-C does: with a checkpoint, and without what it started."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -117,6 +126,7 @@ def parser() -> argparse.ArgumentParser:
     reproduce.add_argument("--quick", action="store_true", help="in minutes, with fewer rounds")
     reproduce.add_argument("--full", action="store_true", help="in the setting of the paper")
     reproduce.add_argument("--seeds", type=int, default=0, metavar="N", help="in place of its own")
+    reproduce.add_argument("--only", default="", metavar="TEXT", help="lines with this in the name")
     add_sweep_options(reproduce, "runs/reproduce")
     reproduce.set_defaults(command=reproduce_command)
 
@@ -286,17 +296,17 @@ def reproduce_command(options: argparse.Namespace) -> int:
     place = options.out or Path("runs") / "reproduce"
     print(
         f"{recipe.item} of {recipe.paper}\n{recipe.title}\n"
-        f"{mode}: about {recipe.minutes[mode]:g} minutes on two cores",
+        f"{mode}: about {recipe.minutes[mode]:g} minutes on two cores for all of it",
         file=sys.stderr,
     )
-    jobs = recipe.jobs(mode, seeds, place)
+    jobs = recipe.jobs(mode, seeds, place, options.only)
     try:
         with SweepProgress(recipe.name) as progress:
             results = sweep(jobs, workers=options.workers, tell=progress.on_rounds)
     except KeyboardInterrupt:
         print("coterie: interrupted; the same command continues", file=sys.stderr)
         return INTERRUPTED
-    numbers = recipe.numbers(mode, seeds, results)
+    numbers = recipe.numbers(mode, seeds, results, options.only)
     head, rows, orders = recipe.verdicts(numbers)
     print(compare.markdown(head, rows))
     print("\n".join(orders))

@@ -16,7 +16,7 @@ def test_every_entry_can_be_run_and_every_name_is_known(recipe):
     assert len(set(names)) == len(names)
     for mode in recipes.MODES:
         assert recipe.minutes[mode] > 0
-        for entry in recipe.chosen(mode):
+        for entry in recipe.chosen(mode).values():
             planned([*entry.words(mode), "seed=0"])
     for entry in recipe.entries:
         assert set(entry.tolerance) <= set(entry.published)
@@ -27,8 +27,9 @@ def test_every_entry_can_be_run_and_every_name_is_known(recipe):
 @pytest.mark.parametrize("recipe", ALL, ids=lambda recipe: recipe.name)
 def test_what_was_measured_belongs_to_the_recipe(recipe):
     for mode, record in recipe.measured.items():
-        names = {entry.name for entry in recipe.chosen(mode)}
-        assert set(record["entries"]) == names
+        names = {entry.name for entry in recipe.chosen(mode).values()}
+        assert set(record["entries"]) <= names
+        assert set(record["seeds"]) == set(record["entries"])
 
 
 def test_every_recipe_is_of_a_table_or_figure_of_a_paper():
@@ -118,7 +119,7 @@ def test_a_recipe_is_run_and_its_numbers_are_kept(tiny, capsys):
     assert "not run" in said  # ifca has no quick version
     kept = json.loads((tiny / "recipes" / "nobody" / "table0.json").read_text())
     assert set(kept) == {"quick"}
-    assert kept["quick"]["seeds"] == 1
+    assert kept["quick"]["seeds"] == {"local": 1}
     assert kept["quick"]["entries"]["local"]["ari"] == [0.0, 0.0]
     assert cli.main(["reproduce"]) == 0
     lines = [line.split("|") for line in capsys.readouterr().out.splitlines() if "|" in line]
@@ -135,7 +136,24 @@ def test_quick_settings_take_the_place_of_the_full_ones(tiny):
     assert recipe.entries[0].words("full")[-1] == "rounds=3"
     assert recipe.entries[0].words("quick")[-1] == "rounds=2"
     assert "rounds=3" not in recipe.entries[0].words("quick")
-    assert [entry.name for entry in recipe.chosen("quick")] == ["local"]
+    assert [entry.name for entry in recipe.chosen("quick").values()] == ["local"]
+
+
+def test_a_part_of_a_recipe_is_run_and_joins_what_was_measured(tiny, capsys):
+    kept = tiny / "recipes" / "nobody" / "table0.json"
+    full = ["reproduce", "nobody/table0", "--full"]
+    assert cli.main([*full, "--seeds", "1", "--only", "ifca"]) == 0
+    assert json.loads(kept.read_text())["full"]["seeds"] == {"ifca": 1}
+    assert not (tiny / "runs" / "reproduce" / "nobody-table0-full" / "00-seed0").exists()
+    capsys.readouterr()
+    cli.main(["reproduce"])
+    assert "full (1 of 2)" in capsys.readouterr().out
+    assert cli.main([*full, "--seeds", "2", "--only", "local"]) == 0
+    assert json.loads(kept.read_text())["full"]["seeds"] == {"local": 2, "ifca": 1}
+    assert cli.main([*full, "--only", "fedavg"]) == 2
+    assert "no entry of nobody/table0 has 'fedavg' in its name (local, ifca)" in (
+        capsys.readouterr().err
+    )
 
 
 def test_an_order_that_does_not_hold_is_said(tiny):

@@ -50,10 +50,24 @@ def test_a_run_that_fails_is_named_and_the_others_are_finished(tmp_path, monkeyp
     assert jobs[1].result is not None
 
 
-def test_an_interrupted_sweep_leaves_checkpoints_and_goes_on(tmp_path):
+def test_what_many_runs_complain_of_is_said_once(tmp_path):
+    (tmp_path / "broken.csv").write_text("client,label\n")
+    words = ("local", str(tmp_path / "broken.csv"), "client=client", "label=label")
+    with pytest.raises(CoterieError) as refused:
+        sweep([Job((*words, f"seed={seed}"), tmp_path / f"{seed}") for seed in range(3)])
+    said = str(refused.value)
+    assert said.startswith("3 of 3 runs failed: local ")
+    assert said.count("broken.csv") == 2  # in the words of the first run, and in the complaint
+    assert " and 2 more: " in said
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_sweep_leaves_checkpoints_and_no_process(tmp_path, sent):
     words = ["local", "rotated-digits", "clients=8", "rounds=4000", "evaluate=4000"]
     script = (
-        "import sys; from pathlib import Path; from coterie.experiment.sweep import Job, sweep\n"
+        "from pathlib import Path; from coterie.cli import stop_on_terminate\n"
+        "from coterie.experiment.sweep import Job, sweep\n"
+        "stop_on_terminate()\n"
         f"sweep([Job({tuple(words)!r}, Path({str(tmp_path / 'run')!r}))])"
     )
     process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL)
@@ -61,7 +75,7 @@ def test_an_interrupted_sweep_leaves_checkpoints_and_goes_on(tmp_path):
     deadline = time.monotonic() + 120
     while job.rounds_done < 3 and time.monotonic() < deadline:
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)  # to the sweep alone: it must pass it on
+    process.send_signal(sent)  # to the sweep alone: it must pass it on
     process.wait(timeout=60)
     done = job.rounds_done
     assert 3 <= done < 4000

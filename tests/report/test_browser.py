@@ -198,6 +198,21 @@ def test_figures_are_saved_as_svg_and_png(
     assert browser.errors == []
 
 
+def test_the_table_of_found_against_true_clusters_is_saved_as_a_picture(
+    make_run: MakeRun, visit: Callable[..., Browser], tmp_path: Path
+) -> None:
+    browser = visit(make_run(tested=True))
+    browser.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+    for name in ("confusion", "confusion_tested"):
+        browser.run(f"document.querySelector('[data-of={name}] [data-save=svg]').click()")
+        wait_for(tmp_path / f"coterie-{name}.svg", browser)
+    drawing = ElementTree.parse(tmp_path / "coterie-confusion.svg").getroot()
+    counts = [text for text in drawing.itertext() if text.strip().isdigit()]
+    assert counts.count("16") == 1  # found cluster 0 and its true cluster
+    assert "true cluster (clients)" in "".join(drawing.itertext())
+    assert browser.errors == []
+
+
 def test_on_a_phone_the_table_sorts_filters_and_turns(
     make_run: MakeRun, visit: Callable[..., Browser]
 ) -> None:

@@ -78,11 +78,14 @@ def test_every_run_has_a_page_with_valid_figures(any_run: Elements) -> None:
     assert any_run.count("h1") == 1
     for figure in any_run.data["figures"].values():
         go.Figure(figure)  # raises at a property that plotly does not know
-    drawn = {
-        attributes["data-figure"] for _, attributes in any_run.tags if "data-figure" in attributes
-    }
+    drawn, saved = (
+        {attributes[name] for _, attributes in any_run.tags if name in attributes}
+        for name in ("data-figure", "data-of")
+    )
     # The map is built in the browser, anew for every frame.
-    assert drawn == set(any_run.data["figures"]) | ({"map"} if any_run.data["map"] else set())
+    figures = set(any_run.data["figures"]) | ({"map"} if any_run.data["map"] else set())
+    assert saved == figures  # all can be saved, those that are tables on the page too
+    assert drawn == {name for name in figures if not name.startswith("confusion")}
 
 
 def test_page_loads_nothing_from_outside(any_run: Elements) -> None:

@@ -101,16 +101,21 @@ class Recipe:
         """Whether this is the recipe of a table or figure, or of a part of it: `Table 1, MNIST`."""
         return self.item == item or self.item.startswith(f"{item}, ")
 
-    def chosen(self, mode: str) -> list[Entry]:
-        """The entries that are run in a mode."""
-        return [entry for entry in self.entries if mode == "full" or entry.quick is not None]
+    def chosen(self, mode: str, only: str = "") -> dict[int, Entry]:
+        """The entries that are run in a mode, those with `only` in their name, by their number."""
+        possible = [each for each in self.entries if mode == "full" or each.quick is not None]
+        found = {i: entry for i, entry in enumerate(possible) if only in entry.name}
+        if not found:
+            names = ", ".join(entry.name for entry in possible)
+            raise SettingError(f"no entry of {self.name} has {only!r} in its name ({names})")
+        return found
 
-    def jobs(self, mode: str, seeds: int, folder: Path) -> list[Job]:
-        """Every run of the recipe, entry by entry and seed by seed."""
+    def jobs(self, mode: str, seeds: int, folder: Path, only: str = "") -> list[Job]:
+        """Every run of the chosen entries, entry by entry and seed by seed."""
         place = folder / f"{self.name.replace('/', '-')}-{mode}"
         return [
             Job((*entry.words(mode), f"seed={seed}"), place / f"{number:02d}-seed{seed}")
-            for number, entry in enumerate(self.chosen(mode))
+            for number, entry in self.chosen(mode, only).items()
             for seed in range(seeds)
         ]
 
@@ -122,19 +127,27 @@ class Recipe:
         return found
 
     def keep(self, mode: str, seeds: int, numbers: dict[str, dict[str, Number]]) -> Path:
-        """Write what was measured beside the recipe; the other mode's numbers stay."""
+        """Write what was measured beside the recipe; numbers of other entries and modes stay."""
         path = self.path.with_suffix(".json")
-        record = {"coterie": coterie.__version__, "seeds": seeds, "entries": numbers}
+        before = self.measured.get(mode, {"seeds": {}, "entries": {}})
+        names = [entry.name for entry in self.entries]
+        counts = {**before["seeds"], **dict.fromkeys(numbers, seeds)}
+        entries = {**before["entries"], **numbers}
+        record = {
+            "coterie": coterie.__version__,
+            "seeds": {name: counts[name] for name in names if name in counts},
+            "entries": {name: entries[name] for name in names if name in entries},
+        }
         write_text(path, to_json({**self.measured, mode: record}, indent=2) + "\n")
         return path
 
     def numbers(
-        self, mode: str, seeds: int, results: Sequence[dict[str, Any]]
+        self, mode: str, seeds: int, results: Sequence[dict[str, Any]], only: str = ""
     ) -> dict[str, dict[str, Number]]:
-        """Mean and standard deviation of every metric of every entry, over the seeds."""
+        """Mean and standard deviation of every metric of the chosen entries, over the seeds."""
         pending = iter(results)
         found: dict[str, dict[str, Number]] = {}
-        for entry in self.chosen(mode):
+        for entry in self.chosen(mode, only).values():
             runs = [next(pending)["metrics"] for _ in range(seeds)]
             found[entry.name] = {
                 name: spread([run[name] for run in runs])
@@ -260,5 +273,15 @@ def last_columns(mine: list[Recipe]) -> list[str]:
         ", ".join(each.name for each in mine),
         ", ".join(f"{each.minutes['quick']:g} min" for each in mine),
         ", ".join(f"{each.minutes['full']:g} min" for each in mine),
-        ", ".join(" and ".join(m for m in MODES if m in each.measured) or "-" for each in mine),
+        ", ".join(" and ".join(done(each)) or "-" for each in mine),
     ]
+
+
+def done(recipe: Recipe) -> list[str]:
+    """The modes in which a recipe was measured, and of how many of its entries."""
+    found = []
+    for mode in MODES:
+        if mode in recipe.measured:
+            have, want = len(recipe.measured[mode]["entries"]), len(recipe.chosen(mode))
+            found.append(mode if have == want else f"{mode} ({have} of {want})")
+    return found

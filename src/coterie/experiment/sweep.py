@@ -120,9 +120,19 @@ def sweep(
         for worker in running:
             worker.end()
     if failed:
-        which = "; ".join(f"{' '.join(w.job.words)}: {w.complaint}" for w in failed)
-        raise CoterieError(f"{len(failed)} of {len(jobs)} runs failed: {which}")
+        raise CoterieError(f"{len(failed)} of {len(jobs)} runs failed: {complaints(failed)}")
     return [job.result or {} for job in jobs]
+
+
+def complaints(failed: Sequence[Worker]) -> str:
+    """What went wrong in which runs; what many complain of is said once."""
+    by_text: dict[str, list[str]] = {}
+    for worker in failed:
+        by_text.setdefault(worker.complaint, []).append(" ".join(worker.job.words))
+    return "; ".join(
+        f"{first}{f' and {len(more)} more' if more else ''}: {complaint}"
+        for complaint, (first, *more) in by_text.items()
+    )
 
 
 def check(job: Job) -> int:

@@ -96,17 +96,18 @@ function drawLegend(chart) {
   );
 }
 
-// The figure as it is drawn, but on white and with a legend of its own.
-function saved(chart) {
-  const { data, layout } = figures[chart.dataset.figure];
-  const width = Math.max(640, chart.clientWidth);
+// The figure as it is drawn, but on white and with a legend of its own. A figure that the page shows as a table says
+// itself how large it is.
+function saved(name) {
+  const { data, layout } = figures[name];
+  const chart = document.querySelector(`[data-figure="${name}"]`);
   return {
     data,
     layout: {
+      width: Math.max(640, chart?.clientWidth ?? 0),
+      height: Math.max(320, chart?.clientHeight ?? 0),
       ...layout,
       template: theme(PAPER),
-      width,
-      height: Math.max(320, chart.clientHeight),
       showlegend: data.filter((trace) => trace.showlegend !== false).length > 1,
       legend: { orientation: "h", y: 1.02, yanchor: "bottom" },
       margin: { l: 16, r: 16, t: 16, b: 16, ...layout.margin },
@@ -114,17 +115,18 @@ function saved(chart) {
   };
 }
 
-function offerToSave(chart) {
-  for (const button of chart.previousElementSibling.querySelectorAll("[data-save]")) {
+function offerToSave(buttons) {
+  const name = buttons.dataset.of;
+  for (const button of buttons.querySelectorAll("[data-save]")) {
     const format = button.dataset.save;
     button.title = `Save this figure as ${format.toUpperCase()}`;
     button.addEventListener("click", () =>
-      Plotly.downloadImage(saved(chart), {
+      Plotly.downloadImage(saved(name), {
         format,
         scale: format === "png" ? 3 : 1,
         width: null,
         height: null,
-        filename: `coterie-${chart.dataset.figure}`,
+        filename: `coterie-${name}`,
       }),
     );
   }
@@ -138,7 +140,7 @@ narrow.addEventListener("change", drawAll);
 function startCharts() {
   charts = [...document.querySelectorAll("[data-figure]")];
   charts.forEach(drawLegend);
-  charts.forEach(offerToSave);
+  document.querySelectorAll("[data-of]").forEach(offerToSave);
   // Only what is in sight is drawn at once; the rest follows while the reader reads.
   const [now, later] = [[], []];
   for (const chart of charts) (chart.getBoundingClientRect().top < innerHeight ? now : later).push(chart);

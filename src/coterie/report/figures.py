@@ -90,6 +90,40 @@ def spread(groups: Mapping[str, Sequence[Sequence[Round]]], key: str) -> Figure 
     return _titled(figure, LABELS.get(key, key))
 
 
+def confusion(table: dict[str, Any], counted: str) -> Figure:
+    """Found against true clusters; the page shows this as a table, a paper as a picture."""
+    rows = table["rows"]
+    overlaps = [row["overlaps"] for row in rows]
+    labels = [
+        [str(label) for label in side] for side in (table["truths"], [r["label"] for r in rows])
+    ]
+    return {
+        "data": [
+            {
+                "type": "heatmap",
+                "z": [[n / max(1, sum(row)) for n in row] for row in overlaps],
+                "x": labels[0],
+                "y": labels[1],
+                "text": overlaps,
+                "texttemplate": "%{text}",
+                "zmin": 0,
+                "zmax": 1,
+                "colorscale": [[0, "#ffffff"], [1, FIRST]],
+                "showscale": False,
+                "showlegend": False,
+                "xgap": 1,
+                "ygap": 1,
+            }
+        ],
+        "layout": {
+            "width": 160 + 48 * len(labels[0]),
+            "height": 120 + 36 * len(rows),
+            "xaxis": {"type": "category", "title": {"text": f"true cluster ({counted})"}},
+            "yaxis": {"type": "category", "autorange": "reversed", "title": {"text": "found"}},
+        },
+    }
+
+
 def traffic(rounds: Sequence[Round]) -> Figure | None:
     """Bytes down to and up from the clients, in each round; None where no round counted any."""
     ways = (("bytes_down", "to the clients", FIRST), ("bytes_up", "from the clients", SECOND))

@@ -26,6 +26,16 @@ def render(folder: Path, live: bool = False) -> str:
     places = client_map(run, groups)
     names = (trained or {}).get("name")
     charts = _charts(run, groups, by_sample=samples is not None)
+    summaries = [
+        (name, summary(columns, groups))
+        for name, columns in (("Training clients", trained), ("Test clients", tested))
+        if columns and not groups.own and not samples and len(groups.found) <= 200
+    ]
+    by_sample = sample_summary(samples) if samples else None
+    tables = [by_sample] if by_sample else [table for _, table in summaries]
+    for name, table in zip(("confusion", "confusion_tested"), tables, strict=False):
+        if table["truths"]:
+            charts[name] = figures.confusion(table, "samples" if by_sample else "clients")
     context = {
         "config": run.config,
         "result": run.result,
@@ -35,12 +45,8 @@ def render(folder: Path, live: bool = False) -> str:
         "metrics": [(lines.label(k), lines.metric(k, v)) for k, v in run.metrics.items()],
         "groups": groups,
         "settled": movement.settled(run.rounds),
-        "summaries": [
-            (name, summary(columns, groups))
-            for name, columns in (("Training clients", trained), ("Test clients", tested))
-            if columns and not groups.own and not samples and len(groups.found) <= 200
-        ],
-        "samples": sample_summary(samples) if samples else None,
+        "summaries": summaries,
+        "samples": by_sample,
         "pictures": [
             {
                 **sheet,
