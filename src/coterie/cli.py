@@ -1,4 +1,4 @@
-"""The command line: `coterie run | report | compare | reproduce | list | describe | data`."""
+"""The command line: `coterie run`, `report`, `compare`, `reproduce`, `data`, `deploy` and others."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from coterie.core.errors import CoterieError, CoterieWarning, SettingError
+from coterie.flower.cli import add_deploy, init_command
 
 MISTAKE = 2  # exit code for wrong input
 INTERRUPTED = 130  # exit code after Ctrl-C
@@ -35,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options, rest = parser().parse_known_args(arguments)
         options.words = [*getattr(options, "words", []), *rest]
         strays = [word for word in rest if word.startswith("-")]
-        if strays or (rest and options.command not in (run_command, compare_command)):
+        if strays or (rest and options.command not in (run_command, compare_command, init_command)):
             raise SettingError(f"unrecognized arguments: {' '.join(strays or rest)}")
         warnings.showwarning = show_warning
         code = int(options.command(options))
@@ -152,6 +153,8 @@ def parser() -> argparse.ArgumentParser:
     describe_data.set_defaults(command=data_describe_command)
     path = actions.add_parser("path", help="print where data are looked for")
     path.set_defaults(command=data_path_command)
+
+    add_deploy(commands)
     return top
 
 

@@ -205,7 +205,7 @@ def test_an_entry_stands_for_one_of_each(tiny):
     recipe = recipes.recipe("nobody/figure0")
     assert recipe.seeds == {"quick": 2, "full": 3}
     assert [entry.name for entry in recipe.entries] == ["R = 0.1", "R = 1", "R = 2"]
-    assert [entry.name for entry in recipe.chosen("quick")] == ["R = 0.1", "R = 2"]
+    assert [entry.name for entry in recipe.chosen("quick").values()] == ["R = 0.1", "R = 2"]
     last = recipe.entries[2]
     assert last.words("full") == ["ifca", "linear-mixture", "separation=2", "samples=70"]
     assert last.words("quick") == ["ifca", "linear-mixture", "separation=2", "samples=7"]

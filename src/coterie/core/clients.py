@@ -9,7 +9,7 @@ downloads, the fields of the `NamedTuple` it returns are what it uploads; nothin
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, overload
 
 import torch
@@ -54,6 +54,23 @@ class Each:
             return self.rows[ids]
         index = self.index[ids]
         return picked(self.rows, index) if self.rows.dim() == 2 else self.rows[index]
+
+
+@dataclass(frozen=True)
+class Part(Each):
+    """The rows of an `Each` that some clients receive, to be sent to where they are."""
+
+    ids: Tensor = field(default_factory=lambda: torch.arange(0))  # [a] whose rows, increasing
+
+    @classmethod
+    def cut(cls, each: Each, ids: Tensor) -> Part:
+        """What of `each` goes to clients `ids`; models that they share are sent once."""
+        if each.index is None:
+            return cls(dense(each.rows)[ids], None, ids)
+        return cls(dense(each.rows), each.index[ids], ids)
+
+    def of(self, ids: Tensor) -> Tensor:
+        return Each(self.rows, self.index).of(torch.searchsorted(self.ids, ids))
 
 
 class Fold(Protocol[Result]):

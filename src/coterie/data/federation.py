@@ -76,6 +76,12 @@ class Samples:
         begin, end = self.offsets[i].item(), self.offsets[i + 1].item()
         return self.x[begin:end], self.y[begin:end]
 
+    def part(self, begin: int, end: int) -> Samples:
+        """The samples of clients `begin` to `end`, to be sent elsewhere: not views."""
+        offsets = self.offsets[begin : end + 1]
+        first, last = int(offsets[0]), int(offsets[-1])
+        return Samples(self.x[first:last].clone(), self.y[first:last].clone(), offsets - first)
+
     def rows(self, ids: Tensor) -> Rows:
         """The samples of clients `ids` side by side, padded with zeros to the longest of them.
 
@@ -241,21 +247,21 @@ def tensor(values: Any) -> Tensor:
 
 
 def split_parts(
-    parts: Sequence[Tensor], share: float, seed: int
+    parts: Sequence[Tensor], share: float, seed: int, names: Sequence[int | str] | None = None
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Each client's rows at random in two: `share` of them to train on, the rest to be tested on.
 
-    Both get at least one row.
+    Both get at least one row. Chance goes by the names of the clients, or by their numbers.
     """
     train, test = [], []
-    for i, rows in enumerate(parts):
-        order, cut = split_order(len(rows), seed, i), split_cut(len(rows), share)
+    for name, rows in zip(names or range(len(parts)), parts, strict=True):
+        order, cut = split_order(len(rows), seed, name), split_cut(len(rows), share)
         train.append(rows[order[:cut]])
         test.append(rows[order[cut:]])
     return train, test
 
 
-def split_order(rows: int, seed: int, client: int) -> Tensor:
+def split_order(rows: int, seed: int, client: int | str) -> Tensor:
     """The order in which a client's rows are dealt out, first those it trains on, [rows]."""
     return torch.randperm(rows, generator=seeds.generator(seed, "split", client))
 

@@ -15,53 +15,18 @@ import math
 import os
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from coterie.core.clients import Each, Fold
+from coterie.core.clients import Each, Fold, Part
 from coterie.core.errors import CoterieError, CoterieWarning, SettingError
 from coterie.core.lazy import dense
 from coterie.core.task import Task
 from coterie.data.federation import Samples
-from coterie.engine.simulator import ClientMemory, Simulator
+from coterie.engine.simulator import ClientMemory, OwnMemory, Simulator
 from coterie.engine.wrappers import replay, taken_down
-
-
-@dataclass(frozen=True)
-class Part(Each):
-    """The rows of an `Each` that the clients of one shard receive."""
-
-    ids: Tensor = field(default_factory=lambda: torch.arange(0))  # [a] whose rows, increasing
-
-    @classmethod
-    def cut(cls, each: Each, ids: Tensor) -> Part:
-        """What of `each` goes to clients `ids`; models that they share are sent once."""
-        if each.index is None:
-            return cls(dense(each.rows)[ids], None, ids)
-        return cls(dense(each.rows), each.index[ids], ids)
-
-    def of(self, ids: Tensor) -> Tensor:
-        return Each(self.rows, self.index).of(torch.searchsorted(self.ids, ids))
-
-
-class ShardMemory(ClientMemory):
-    """The memory of clients that are numbered from `first`, with rows for them only."""
-
-    def __init__(self, first: int, count: int) -> None:
-        super().__init__(count)
-        self.first = first
-
-    def remembers(self, name: str, ids: Tensor) -> Tensor:
-        return super().remembers(name, ids - self.first)
-
-    def recall(self, name: str, ids: Tensor) -> Tensor:
-        return super().recall(name, ids - self.first)
-
-    def keep(self, name: str, ids: Tensor, value: Tensor) -> None:
-        super().keep(name, ids - self.first, value)
 
 
 class Shard:
@@ -70,7 +35,7 @@ class Shard:
     def __init__(
         self, samples: Samples, task: Task, seed: int, chunk: int, first: int, population: int
     ) -> None:
-        self.memory = ShardMemory(first, len(samples))
+        self.memory = OwnMemory(torch.arange(first, first + len(samples)))
         self.simulator = Simulator(
             samples,
             task,
@@ -190,7 +155,7 @@ class Sharded(Simulator):
         actor = ray.remote(Shard).options(num_cpus=min(1, math.floor(1000 * cores / count) / 1000))
         self.actors = [
             actor.remote(
-                part(samples, begin, end),
+                samples.part(begin, end),
                 simulator.task,
                 simulator.seed,
                 simulator.chunk,
@@ -297,14 +262,6 @@ def fetched(answer: Any) -> Any:
         raise
     except ray.exceptions.RayActorError as error:
         raise OSError(f"a Ray worker was lost: {error}") from error
-
-
-def part(samples: Samples, begin: int, end: int) -> Samples:
-    """The samples of clients `begin` to `end`."""
-    offsets = samples.offsets[begin : end + 1]
-    first, last = int(offsets[0]), int(offsets[-1])
-    # A view would be sent with all that it is a view of.
-    return Samples(samples.x[first:last].clone(), samples.y[first:last].clone(), offsets - first)
 
 
 def even_cuts(offsets: Tensor, count: int) -> list[int]:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.core.clients import Each, Fold, Stack
+from coterie.core.clients import Clients, Each, Fold, Stack
 from coterie.core.cohort import Cohort, Rows
 from coterie.core.task import Task
 from coterie.data.federation import Samples
@@ -54,6 +54,23 @@ class ClientMemory:
         self.known[name][ids] = True
 
 
+class OwnMemory(ClientMemory):
+    """The memory of some clients of a larger federation, with rows for them only."""
+
+    def __init__(self, ids: Tensor) -> None:
+        super().__init__(len(ids))
+        self.ids = ids  # [a] increasing
+
+    def remembers(self, name: str, ids: Tensor) -> Tensor:
+        return super().remembers(name, torch.searchsorted(self.ids, ids))
+
+    def recall(self, name: str, ids: Tensor) -> Tensor:
+        return super().recall(name, torch.searchsorted(self.ids, ids))
+
+    def keep(self, name: str, ids: Tensor, value: Tensor) -> None:
+        super().keep(name, torch.searchsorted(self.ids, ids), value)
+
+
 class Simulator:
     """All clients of one part of a federation, on this machine.
 
@@ -62,6 +79,7 @@ class Simulator:
 
     # What the padded samples of a chunk may occupy, unless a single client already has more.
     chunk_data_bytes = 64 * 2**20
+    saved = 0  # rounds that the checkpoint of the run holds
 
     def __init__(
         self,
@@ -89,9 +107,11 @@ class Simulator:
         """The ids of all clients."""
         return torch.arange(self.first, self.first + len(self.samples))
 
-    def at(
-        self, *address: int | str, round: int = 0, ids: Tensor | None = None
-    ) -> SimulatedClients:
+    def notes(self) -> dict[str, Any]:
+        """What else there is to say of the round that was; of a simulated one nothing."""
+        return {}
+
+    def at(self, *address: int | str, round: int = 0, ids: Tensor | None = None) -> Clients:
         """The clients `ids` (all of them if not given) in a round, behind the seam.
 
         `address` is where their randomness begins, after the seed.
@@ -101,8 +121,12 @@ class Simulator:
 
     def chunks(self, ids: Tensor) -> Iterator[Tensor]:
         """`ids` in chunks of clients of like size; one that is very large has a chunk to itself."""
-        for places in self.places(self.samples.sizes[ids - self.first]):
+        for places in self.places(self.samples.sizes[self.rows_of(ids)]):
             yield ids[places]
+
+    def rows_of(self, ids: Tensor) -> Tensor:
+        """Where clients `ids` lie among the samples."""
+        return ids - self.first
 
     def places(self, sizes: Tensor) -> Iterator[Tensor]:
         """The places of clients with so many samples in their list [m], chunk by chunk."""
@@ -123,7 +147,7 @@ class Simulator:
 
     def cohort(self, ids: Tensor, round: int, address: tuple[int | str, ...]) -> Cohort:
         """The clients `ids` as a client step sees them."""
-        rows = self.samples.rows(ids - self.first)
+        rows = self.samples.rows(self.rows_of(ids))
         rows = Rows(self.task.inputs(rows.x), self.task.targets(rows.y), rows.size)
         return Cohort(ids, rows, self.task, self.kernel, self.memory, round=round, address=address)
 

@@ -103,16 +103,21 @@ class Plan(NamedTuple):
         own = {**asdict(self.algorithm), **asdict(self.federation), **asdict(self.settings)}
         return own | several
 
-    def run(self, config: dict[str, Any]) -> Run | Grid:
-        """Load the data and make ready to run: one run, or copies for several starts or values."""
-        federation = built(self.federation_name, self.federation, self.settings.seed)
-        task = self.federation.task(federation)
+    def prepared(self, federation: Federation) -> tuple[Federation, Task]:
+        """A federation as the algorithm sees it, and what it learns there."""
+        task: Task = self.federation.task(federation)
         if getattr(self.algorithm, "learns", "") == "centres":
             samples = federation.train
             task = Centre(samples.x[0].numel(), scale=getattr(task, "scale", 1.0))
             # Nothing is predicted: labels that are classes are there to score the clusters by.
             if not samples.y.is_floating_point():
                 federation = replace(federation, sample_clusters=True)
+        return federation, task
+
+    def run(self, config: dict[str, Any]) -> Run | Grid:
+        """Load the data and make ready to run: one run, or copies for several starts or values."""
+        data = built(self.federation_name, self.federation, self.settings.seed)
+        federation, task = self.prepared(data)
         if self.grid or self.settings.starts > 1:
             return Grid(self.algorithm, federation, task, self.settings, self.grid, config)
         return Run(self.algorithm, federation, task, self.settings, config)

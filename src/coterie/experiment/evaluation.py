@@ -146,21 +146,14 @@ class Evaluator:
 
     def map(self, serving: Serving) -> tuple[str, Tensor]:
         """A point in the plane for each training client, and what it is a projection of."""
-        k = len(serving.models)
-        shared = serving.adapt is None and 1 < k <= MAPPED_MODELS
+        shared = has_losses(serving)
         chunks, order = [], []
         for ids in self.train.chunks(serving.ids):
             cohort = self.train.cohort(ids, 0, (self.train.seed, "map"))
-            if shared:
-                chunks.append(cohort.loss(serving.models))
-            else:
-                common = serving.models[:1].expand(len(ids), -1)
-                chunks.append(sketched(cohort.gradient(common), self.train.seed))
+            chunks.append(losses_or_gradients(cohort, serving.models, self.train.seed, shared))
             order.append(ids)
-        rows = torch.cat(chunks)[torch.cat(order).argsort()].double()
-        if shared and k > 2:
-            return f"losses under the {k} models", drawn_to_models(rows)
-        return "losses under the 2 models" if shared else "gradients at one model", plane(rows)
+        rows = torch.cat(chunks)[torch.cat(order).argsort()]
+        return on_a_map(rows, shared)
 
     def tables(self, serving: Serving, judged: Judged) -> dict[str, Any]:
         """The clients one by one, as columns: those that trained, and unseen ones if any."""
@@ -277,10 +270,10 @@ def columns(
     """The columns that every table of clients has."""
     return {
         "client": serving.ids.tolist(),
-        "name": list(names) or None,
-        "samples": simulator.samples.sizes.tolist(),
+        "name": [names[i] for i in serving.ids.tolist()] if names else None,
+        "samples": simulator.samples.sizes[simulator.rows_of(serving.ids)].tolist(),
         "cluster": serving.cluster.tolist(),
-        "true": None if true is None else true.tolist(),
+        "true": None if true is None else true[simulator.rows_of(serving.ids)].tolist(),
     }
 
 
@@ -299,6 +292,27 @@ def resolved(protocol: str, federation: Federation) -> str:
 def positions(ids: Tensor, some: Tensor) -> Tensor:
     """Where `some` stand in increasing `ids`."""
     return torch.searchsorted(ids, some)
+
+
+def has_losses(serving: Serving) -> bool:
+    """Whether clients are mapped by their losses under all models."""
+    return serving.adapt is None and 1 < len(serving.models) <= MAPPED_MODELS
+
+
+def losses_or_gradients(cohort: Cohort, models: Tensor, seed: int, shared: bool) -> Tensor:
+    """What places clients on a map: their losses [m, k], or else their gradients at one model."""
+    if shared:
+        return cohort.loss(models)
+    return sketched(cohort.gradient(models[:1].expand(len(cohort), -1)), seed)
+
+
+def on_a_map(rows: Tensor, shared: bool) -> tuple[str, Tensor]:
+    """Points in the plane [m, 2] from losses or gradients [m, s], and what they are drawn from."""
+    k = rows.shape[1]
+    if shared and k > 2:
+        return f"losses under the {k} models", drawn_to_models(rows.double())
+    what = "losses under the 2 models" if shared else "gradients at one model"
+    return what, plane(rows.double())
 
 
 def sketched(rows: Tensor, seed: int) -> Tensor:

@@ -30,10 +30,10 @@ def sheets(
     """One sheet for each cluster: its index, the clients in its rows, a PNG in base64.
 
     `cluster` [m] are the clusters of the clients, `labels` [N] those of the training samples where
-    it is they that are clustered. Empty where samples are not images.
+    it is they that are clustered. Empty where samples are not images, or are not here.
     """
     samples = federation.train
-    if images(samples.x[:1]) is None:
+    if len(samples.x) < int(samples.offsets[-1]) or images(samples.x[:1]) is None:
         return []
     found = cluster if labels is None else labels
     sizes = torch.bincount(found[found >= 0])

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from coterie.algorithms import ALGORITHMS
 from coterie.core import seeds
-from coterie.core.algorithm import Algorithm, Info, Start
+from coterie.core.algorithm import Algorithm, Info, Serving, Start
 from coterie.core.clients import Clients
 from coterie.core.errors import (
     CoterieError,
@@ -112,6 +112,7 @@ class Run:
         *,
         start: int = 0,
         simulator: Simulator | None = None,
+        evaluator: Evaluator | None = None,
     ) -> None:
         at_most_clients(settings, "per_round", len(federation))
         for part in (federation.train, federation.test):
@@ -127,7 +128,9 @@ class Run:
         self.simulator = simulator or Simulator(
             federation.train, task, seed=settings.seed, chunk=settings.chunk
         )
-        self.evaluator = Evaluator(algorithm, federation, self.simulator, settings.protocol)
+        self.evaluator = evaluator or Evaluator(
+            algorithm, federation, self.simulator, settings.protocol
+        )
         self.state: Any = None
         self.records: list[Record] = []
         self.warnings: list[str] = []
@@ -297,6 +300,7 @@ class Run:
             raise
         self.start_bytes = [self.bytes.total("down"), self.bytes.total("up")]
         self.start_seconds = time.perf_counter() - began
+        self.simulator.notes()  # of the start, not of the first round
         if self.folder is not None:
             self._save_checkpoint(self.folder)
 
@@ -336,6 +340,7 @@ class Run:
             "bytes_down": self.bytes.total("down") - before[0],
             "bytes_up": self.bytes.total("up") - before[1],
             "warnings": self.warnings[noted:],
+            **self.simulator.notes(),
         }
 
     def _evaluate(self, number: int) -> dict[str, float]:
@@ -343,7 +348,7 @@ class Run:
         # By their training loss all clients have just been assigned anew; by any other protocol
         # they are where they were when they last took part.
         anew = not self.federation.unseen and self.evaluator.protocol == "train-loss"
-        cluster = judged.serving.cluster if anew else self.cluster
+        cluster = self._by_client(judged.serving) if anew else self.cluster
         if number in self._framed:
             everybody = judged.serving._replace(ids=self.simulator.ids)
             self.frames.add(number, *self.evaluator.map(everybody), cluster)
@@ -355,12 +360,18 @@ class Run:
         if self.judged is None:  # a finished run was resumed
             self.judged = self.evaluator.judge(self.state)
         self.serving = self.evaluator.serve(self.state, self.simulator)
-        self.clusters = self.serving.cluster
+        self.clusters = self._by_client(self.serving)
         self.labels = self.evaluator.labels(self.serving)
         self.metrics = self.evaluator.metrics(self.judged, self.clusters)
         if self.folder is not None:
             self._save(self.folder)
             self.folder.write_report()
+
+    def _by_client(self, serving: Serving) -> Tensor:
+        """The cluster of every client [m], -1 for one that is not served."""
+        cluster = torch.full_like(self.cluster, -1)
+        cluster[serving.ids] = serving.cluster
+        return cluster
 
     def _save(self, folder: RunFolder) -> None:
         folder.write("result.json", self.result)
@@ -437,7 +448,7 @@ class Run:
 
     def _save_checkpoint(self, folder: RunFolder) -> None:
         folder.save(self._checkpoint())
-        self.saved = self.rounds
+        self.saved = self.simulator.saved = self.rounds
 
     def _checkpoint(self) -> Checkpoint:
         tensors = {f"state.{name}": value for name, value in self.state._asdict().items()}

@@ -11,6 +11,7 @@ import inspect
 import re
 from collections.abc import Sequence
 from dataclasses import MISSING, Field, dataclass, fields
+from functools import cache
 from typing import Any, NamedTuple, get_type_hints
 
 from coterie.core.errors import SettingError, at_least, did_you_mean, one_of, share
@@ -60,7 +61,8 @@ class Setting(NamedTuple):
     meaning: str
 
 
-def settings_of(owner: type) -> list[Setting]:
+@cache
+def settings_of(owner: type) -> tuple[Setting, ...]:
     """The settings of a dataclass with their types, defaults and meanings.
 
     >>> settings_of(RunSettings)[0]
@@ -68,10 +70,10 @@ def settings_of(owner: type) -> list[Setting]:
     """
     types = get_type_hints(owner)
     meanings = {name: text for base in reversed(owner.__mro__) for name, text in comments(base)}
-    return [
+    return tuple(
         Setting(field.name, types[field.name], default_of(field), meanings.get(field.name, ""))
         for field in fields(owner)
-    ]
+    )
 
 
 def setting_names(*owners: type) -> list[str]:

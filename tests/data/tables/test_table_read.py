@@ -148,10 +148,10 @@ def test_the_files_of_a_folder_have_the_same_columns(pyarrow, tmp_path):
 
 
 def test_whole_and_real_numbers_of_two_files_go_together(pyarrow, tmp_path):
-    (tmp_path / "a.csv").write_text("x,label\n1,0\n2,1\n")
-    (tmp_path / "b.csv").write_text("x,label\n1.5,0\n,1\n")
+    (tmp_path / "a.csv").write_text("x,label\n1,0\n2,1\n3,0\n")
+    (tmp_path / "b.csv").write_text("x,label\n1.5,0\n,1\n2.5,0\n")
     got = federation_from_folder(tmp_path, standardise=False)
-    assert {1.0, 2.0, 1.5} <= set(torch.cat([got.train.x, got.test.x])[:, 0].tolist())
+    assert {1.0, 2.0, 3.0, 1.5, 2.5} <= set(torch.cat([got.train.x, got.test.x])[:, 0].tolist())
 
 
 @pytest.mark.parametrize(

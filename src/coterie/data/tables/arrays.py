@@ -29,7 +29,7 @@ class Arrays(NamedTuple):
     clients: Grouped
 
 
-def stacked(names: list[str], pairs: list[tuple[Any, Any]]) -> Arrays:
+def stacked(names: list[str], pairs: list[tuple[Any, Any]], *, fewest: int = 2) -> Arrays:
     """Arrays of (x, y) pairs, one for each client; refuse shapes and values that do not fit."""
     if not pairs:
         raise DataError("a federation needs two clients or more, got none")
@@ -43,7 +43,8 @@ def stacked(names: list[str], pairs: list[tuple[Any, Any]]) -> Arrays:
         (single(x), np.arange(len(y))) for (x, _), y in zip(pairs, ys, strict=True)
     )
     owner = np.repeat(np.arange(len(pairs)), samples.sizes.numpy())
-    return Arrays(samples.x, label, grouped(Column("client", "text", owner, tuple(names))))
+    owners = Column("client", "text", owner, tuple(names))
+    return Arrays(samples.x, label, grouped(owners, fewest=fewest))
 
 
 def single(x: Any) -> Tensor:
@@ -52,7 +53,7 @@ def single(x: Any) -> Tensor:
     return features.float() if features.dtype == torch.float64 else features
 
 
-def read_npz(folder: Path) -> Arrays:
+def read_npz(folder: Path, *, fewest: int = 2) -> Arrays:
     """The clients of a folder of `.npz` files with the arrays x and y; file names are theirs."""
     files, pairs = client_files(folder), []
     for path in files:
@@ -61,7 +62,7 @@ def read_npz(folder: Path) -> Arrays:
             if name not in arrays:
                 raise DataError(f"{path.name} must hold the arrays x and y: it has no {name}")
         pairs.append((arrays["x"], arrays["y"]))
-    return stacked([path.stem for path in files], pairs)
+    return stacked([path.stem for path in files], pairs, fewest=fewest)
 
 
 def read_datasets(datasets: Iterable[Any]) -> Arrays:

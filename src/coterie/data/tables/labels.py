@@ -110,6 +110,31 @@ def in_classes(column: Column) -> Labels:
     return labels
 
 
+def in_known_classes(column: Column, classes: tuple[str, ...], rows: NDArray[np.int64]) -> Labels:
+    """Labels by classes that are known already, targets where there are none; others get 0."""
+    if not classes:
+        if column.kind == "text":
+            raise DataError(f"the label column `{column.name}` must hold numbers for regression")
+        return Labels(column.values.astype(np.float32), ())
+    names = {name: i for i, name in enumerate(classes)}
+    if column.kind == "text":
+        own, place = list(column.words), column.values
+    else:
+        kinds, place = np.unique(column.values, return_inverse=True)
+        truth = ("false", "true")
+        own = [
+            truth[int(value)] if column.kind == "bool" else f"{value:g}" for value in kinds.tolist()
+        ]
+    strange = sorted({own[i] for i in np.unique(place[rows]).tolist()} - set(names))
+    if strange:
+        raise DataError(
+            f"the label column `{column.name}` holds classes that the app does not know: "
+            f"{', '.join(strange)} (it knows {', '.join(classes)})"
+        )
+    number = np.array([names.get(name, 0) for name in own], np.int64)
+    return Labels(number[place], classes)
+
+
 def looks_like_classes(column: Column) -> bool:
     """Whether real numbers are all whole and of few kinds, as classes that pandas made real."""
     if column.kind != "number" or bool((column.values != np.round(column.values)).any()):

@@ -24,9 +24,9 @@ class Grouped(NamedTuple):
     offsets: Rows  # [m + 1]: client i has rows[offsets[i]:offsets[i + 1]]
 
 
-def grouped(client: Column) -> Grouped:
+def grouped(client: Column, *, fewest: int = 2) -> Grouped:
     """The rows of every client, in the order of their names and of the table."""
-    if len(client.words) < 2:
+    if len(client.words) < fewest:
         raise DataError(
             f"a federation needs two clients or more, but every row has {client.name} = "
             f"{client.words[0]}"
@@ -35,16 +35,17 @@ def grouped(client: Column) -> Grouped:
     return Grouped(client.words, np.argsort(client.values, kind="stable"), ends(sizes))
 
 
-def large_enough(clients: Grouped, least: int) -> Grouped:
+def large_enough(clients: Grouped, least: int, *, fewest: int = 2) -> Grouped:
     """The clients with `least` rows or more; how many are left out is a warning."""
     sizes = np.diff(clients.offsets)
     stay = sizes >= least
     out = int((~stay).sum())
     if not out:
         return clients
-    if stay.sum() < 2:
+    if stay.sum() < fewest:
+        needs = "two clients or more" if fewest == 2 else "a client"
         raise DataError(
-            f"a federation needs two clients or more of at least `min_samples` rows, {least:,}, "
+            f"a federation needs {needs} of at least `min_samples` rows, {least:,}, "
             f"got {int(stay.sum()):,} of {len(sizes):,}; the largest has {sizes.max():,}"
         )
     warnings.warn(
@@ -65,11 +66,14 @@ class Parts(NamedTuple):
 
 
 def divided(clients: Grouped, share: float, seed: int) -> Parts:
-    """Every client's rows split at random, `share` of them to train on, at least one each way."""
+    """Every client's rows split at random, `share` of them to train on, at least one each way.
+
+    How depends on the client's name, so that it is the same wherever the client is.
+    """
     each = torch.from_numpy(clients.rows).split(np.diff(clients.offsets).tolist())
     train, test = (
         Grouped(clients.names, torch.cat(part).numpy(), ends([*map(len, part)]))
-        for part in split_parts(each, share, seed)
+        for part in split_parts(each, share, seed, clients.names)
     )
     return Parts(train, test)
 

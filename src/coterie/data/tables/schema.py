@@ -1,0 +1,117 @@
+"""The schema of a table: how its columns become numbers, fixed once for all who hold such a table.
+
+A federation that lies on one machine learns this from sums over all clients. Where every node has a
+table of its own, it is learnt from one table that stands for all, before anything is deployed, and
+then holds for everybody: the same features, in the same order and scale, and the same classes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from coterie.core.errors import CheckpointError, DataError
+from coterie.data.federation import Federation, Samples
+from coterie.data.tables.arrays import read_npz
+from coterie.data.tables.build import (
+    Prepared,
+    Table,
+    encoded,
+    federation_name,
+    holds_arrays,
+    samples,
+)
+from coterie.data.tables.columns import check_finite, client_column, column_of
+from coterie.data.tables.encoding import Encoder, Indicator, OneHot, Scaled
+from coterie.data.tables.labels import Labels, check_label, in_known_classes
+from coterie.data.tables.read import existing
+from coterie.data.tables.rows import divided, grouped, large_enough
+
+KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (Scaled, Indicator, OneHot)}
+
+
+@dataclass(frozen=True)
+class Schema:
+    """What is fixed for all nodes; without encoders the samples are arrays, taken as they are."""
+
+    encoders: tuple[Encoder, ...]
+    classes: tuple[str, ...]  # empty for regression
+    shape: tuple[int, ...]  # of one sample
+
+    @classmethod
+    def learnt(cls, prepared: Prepared) -> Schema:
+        """The schema of a table that stands for all."""
+        shape = tuple(prepared.federation.train.x.shape[1:])
+        return cls(prepared.encoders, prepared.classes, shape)
+
+    @classmethod
+    def of(cls, raw: dict[str, Any]) -> Schema:
+        """The schema that `raw` wrote."""
+        try:
+            encoders = []
+            for each in raw["encoders"]:
+                fields = {name: value for name, value in each.items() if name != "kind"}
+                if "words" in fields:
+                    fields["words"] = tuple(fields["words"])
+                encoders.append(KINDS[each["kind"]](**fields))
+            return cls(tuple(encoders), tuple(raw["classes"]), tuple(raw["shape"]))
+        except (KeyError, TypeError) as error:
+            raise CheckpointError(f"the schema of the app is damaged: {error!r}") from error
+
+    def raw(self) -> dict[str, Any]:
+        """As JSON takes it."""
+        encoders = [{"kind": type(each).__name__, **asdict(each)} for each in self.encoders]
+        return {"encoders": encoders, "classes": list(self.classes), "shape": list(self.shape)}
+
+    def federation(self, settings: Table, seed: int) -> Federation:
+        """The clients of the table or folder at `settings.path`, one or more, in this schema."""
+        name = federation_name(settings.path)
+        if holds_arrays(settings.path) != (not self.encoders):
+            kind = "tables" if self.encoders else ".npz arrays"
+            raise DataError(f"{name} does not fit the app, which was made for {kind}")
+        if not self.encoders:
+            arrays = read_npz(existing(settings.path), fewest=1)
+            if tuple(arrays.x.shape[1:]) != self.shape:
+                raise DataError(
+                    f"{name} does not fit the app: its samples have the shape "
+                    f"{list(arrays.x.shape[1:])}, those of the app {list(self.shape)}"
+                )
+            clients = large_enough(arrays.clients, settings.min_samples, fewest=1)
+            labels = self.labels(arrays.label, clients.rows)
+            parts = divided(clients, settings.train_share, seed)
+            train, test = (
+                samples(arrays.x[torch.from_numpy(part.rows)], labels, part) for part in parts
+            )
+        else:
+            columns = ",".join(dict.fromkeys(encoder.column for encoder in self.encoders))
+            table = Table(**{**asdict(settings), "features": columns}).read(settings.path)
+            clients = grouped(client_column(table, settings.client), fewest=1)
+            clients = large_enough(clients, settings.min_samples, fewest=1)
+            labels = self.labels(column_of(table, settings.label), clients.rows)
+            for encoder in self.encoders:
+                column = check_finite(column_of(table, encoder.column))
+                if (column.kind == "text") != isinstance(encoder, OneHot):
+                    wanted = "text" if isinstance(encoder, OneHot) else "numbers"
+                    raise DataError(
+                        f"{name} does not fit the app: the column `{encoder.column}` must hold "
+                        f"{wanted}"
+                    )
+            parts = divided(clients, settings.train_share, seed)
+            train, test = (
+                samples(encoded(table, self.encoders, part), labels, part) for part in parts
+            )
+        names = parts.train.names
+        return Federation(train, test, name=name, clients=names, classes=self.classes)
+
+    def labels(self, column: Any, rows: Any) -> Labels:
+        """The labels of a column, numbered as everywhere."""
+        check_label(column)
+        return in_known_classes(column, self.classes, rows)
+
+    def stub(self, shape: Any, kind: torch.dtype) -> Federation:
+        """One client with samples of no meaning, for what only shapes decide."""
+        x = torch.zeros(2, *shape, dtype=kind)
+        y = torch.tensor([0, len(self.classes) - 1]) if self.classes else torch.tensor([0.0, 1.0])
+        return Federation(Samples(x, y, torch.tensor([0, 2])))

@@ -1,0 +1,176 @@
+"""What an app is: Flower's two halves, and the folder that `coterie deploy init` writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from coterie.core.errors import CoterieError, SettingError
+from coterie.experiment.catalogue import planned
+from coterie.flower.keys import need_flower
+from coterie.flower.settings import App, NetworkSettings
+from coterie.version import __version__
+
+if TYPE_CHECKING:
+    from flwr.app import Context, Message
+    from flwr.clientapp import ClientApp
+    from flwr.serverapp import Grid, ServerApp
+
+EVALUATE = 10  # rounds between two evaluations, which cost two more exchanges, unless one says
+APP = '''"""{title}
+
+`coterie deploy` runs this, and so does Flower's own command line: `flwr run .`
+"""
+
+from coterie.flower.app import client_app, server_app
+
+server = server_app()
+client = client_app()
+'''
+PROJECT = """[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "{name}"
+version = "1.0.0"
+description = "{title}"
+license = "Apache-2.0"
+dependencies = ["coterie[flower]=={version}"]
+
+[tool.hatch.build.targets.wheel]
+packages = ["."]
+
+[tool.flwr.app]
+publisher = "{name}"
+
+[tool.flwr.app.components]
+serverapp = "app:server"
+clientapp = "app:client"
+
+# Every setting of the run. `coterie describe {algorithm}` says what they mean.
+[tool.flwr.app.config]
+{settings}
+"""
+README = """# {title}
+
+```
+coterie deploy local . --nodes 3        # the whole deployment on this machine, to try it
+```
+
+On several machines: `coterie deploy keys`, `coterie deploy superlink` and `coterie deploy node`,
+step by step in docs/deploy.md of coterie. The settings are in `pyproject.toml`.
+
+A node is described by a file of its own:
+
+```toml
+# node.toml
+{node}
+memory = "memory"      # folder for what its clients keep between rounds
+```
+
+`coterie deploy check node.toml --app .` says whether its data fit before it joins.
+"""
+TABLE_NODE = 'data = "{example}"    # its own table, with the columns that the app was made for'
+OTHER_NODE = 'share = "1/3"    # the first third of the clients of {federation}'
+
+
+def server_app() -> ServerApp:
+    """Flower's server half of a coterie app."""
+    need_flower()
+    from flwr.serverapp import ServerApp
+
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        from coterie.flower.server import serve
+
+        serve(grid, context.run_config, str(context.run_id))
+
+    return app
+
+
+def client_app() -> ClientApp:
+    """Flower's client half of a coterie app, for SuperNodes that start it themselves."""
+    need_flower()
+    from flwr.clientapp import ClientApp
+
+    app = ClientApp()
+
+    @app.query()
+    def answer(message: Message, context: Context) -> Message:
+        from coterie.flower.node import NodeFile, Worker
+
+        node = context.node_config.get("node")
+        file = NodeFile.read(Path(str(node))) if node else NodeFile()
+        return Worker(file)(message, context)
+
+    return app
+
+
+def write_app(folder: Path, words: list[str]) -> App:
+    """Write the app of a line of `coterie run` into a new folder; settings of the network too."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise CoterieError(f"the folder of the app, {folder}, must be new or empty")
+    app = app_of(words)
+    names = f"{app.plan.algorithm_name} on {app.plan.federation_name}"
+    title = f"{names}, a federation that coterie trains over a network."
+    example = Path(getattr(app.plan.federation, "path", "")).name
+    node = TABLE_NODE if app.plan.federation_name == "table" else OTHER_NODE
+    node = node.format(example=example, federation=app.plan.federation_name)
+    name = "".join(c if c.isalnum() else "-" for c in folder.resolve().name.lower()).strip("-")
+    settings = {**app.config(), "path": ""} if "path" in app.config() else app.config()
+    text = PROJECT.format(
+        name=name or "app",
+        title=title,
+        version=__version__,
+        algorithm=app.plan.algorithm_name,
+        settings="\n".join(f"{key} = {toml(value)}" for key, value in settings.items()),
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "pyproject.toml").write_text(text, encoding="utf-8")
+    (folder / "app.py").write_text(APP.format(title=title), encoding="utf-8")
+    (folder / "README.md").write_text(README.format(title=title, node=node), encoding="utf-8")
+    return app
+
+
+def app_of(words: list[str]) -> App:
+    """The app of a line of `coterie run`, with the schema of the table if it is about one."""
+    from coterie.data.tables.schema import Schema
+    from coterie.experiment.settings import make, parse, setting_names
+
+    own = set(setting_names(NetworkSettings))
+    of_network = [word for word in words if word.partition("=")[0] in own and "=" in word]
+    rest = [word for word in words if word not in of_network]
+    if not any(word.startswith("evaluate=") for word in rest):
+        rest.append(f"evaluate={EVALUATE}")
+    plan = planned(rest)
+    network = make(NetworkSettings, parse(of_network, [NetworkSettings]))
+    schema = None
+    if plan.federation_name == "table":
+        prepared = plan.federation.prepare(plan.federation.path, plan.settings.seed)
+        schema = Schema.learnt(prepared)
+    return App.of(App(plan, network, schema).config())
+
+
+def read_app(folder: Path) -> App:
+    """The app in a folder."""
+    import tomllib
+
+    path = folder / "pyproject.toml"
+    try:
+        raw: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        return App.of(raw["tool"]["flwr"]["app"]["config"])
+    except (OSError, ValueError, KeyError) as error:
+        raise SettingError(f"{folder} is not the folder of a coterie app: {error}") from error
+
+
+def toml(value: Any) -> str:
+    """A value as TOML has it.
+
+    >>> toml(True), toml(0.5), toml("a b")
+    ('true', '0.5', '"a b"')
+    """
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,270 @@
+"""Certificates and keys of a deployment: who the server is, and which nodes it may believe.
+
+The server proves itself to everybody with a certificate, which an authority of our own has signed:
+nodes and users are given the authority's certificate (`ca.pem`) and trust nothing else. A node
+proves itself to the server with a key pair of its own; the server is given the public half.
+
+`make_authority(folder, hosts)` writes
+
+    ca.pem       certificate of the authority; goes to every node and user
+    ca.key       key of the authority; can sign further certificates, stays in a safe place
+    server.pem   certificate of the server, for the names and addresses in `hosts`
+    server.key   key of the server; stays on the server
+
+and `make_node_key(folder, name)` writes
+
+    NAME         private key of a node (OpenSSH, ECDSA on P-384); stays on the node
+    NAME.pub     its public half, which is registered with the server
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from coterie.core.errors import CoterieError, SettingError
+from coterie.files import write_atomically
+
+if TYPE_CHECKING:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+AUTHORITY_DAYS = 3652  # ten years
+SERVER_DAYS = 825  # the longest that some systems accept of a server
+ALWAYS = ("localhost", "127.0.0.1", "::1")  # names that every server answers to
+SKEW = timedelta(hours=1)  # clocks of nodes may be behind ours
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
+
+
+@dataclass(frozen=True)
+class Authority:
+    """Where the certificates of a deployment are."""
+
+    folder: Path
+
+    @property
+    def certificate(self) -> Path:
+        """Certificate of the authority, which nodes and users need."""
+        return self.folder / "ca.pem"
+
+    @property
+    def key(self) -> Path:
+        """Key of the authority, which nobody needs to run anything."""
+        return self.folder / "ca.key"
+
+    @property
+    def server_certificate(self) -> Path:
+        """Certificate of the server."""
+        return self.folder / "server.pem"
+
+    @property
+    def server_key(self) -> Path:
+        """Key of the server."""
+        return self.folder / "server.key"
+
+
+@dataclass(frozen=True)
+class NodeKey:
+    """Where the two halves of a node's key are."""
+
+    private: Path
+    public: Path
+
+
+def make_authority(folder: Path, hosts: Iterable[str] = ()) -> Authority:
+    """Make an authority and a server certificate that holds for `hosts` and for this machine.
+
+    `hosts` are names or IP addresses under which nodes reach the server. Nothing is overwritten.
+    """
+    need_flower()
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import ExtendedKeyUsageOID
+
+    names = [alternative_name(host) for host in dict.fromkeys([*ALWAYS, *hosts])]
+    made = Authority(folder)
+    refuse_existing([made.certificate, made.key, made.server_certificate, made.server_key])
+    private_folder(folder)
+
+    ca_key = ec.generate_private_key(ec.SECP384R1())
+    ca_name = common_name("coterie authority")
+    signing = key_usage(key_cert_sign=True, crl_sign=True)
+    ca = (
+        certificate(ca_name, ca_name, ca_key.public_key(), AUTHORITY_DAYS)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(signing, critical=True)
+        .add_extension(identifier(ca_key.public_key()), critical=False)
+        .sign(ca_key, hashes.SHA384())
+    )
+    key = ec.generate_private_key(ec.SECP384R1())
+    server = (
+        certificate(common_name("coterie server"), ca_name, key.public_key(), SERVER_DAYS)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(key_usage(digital_signature=True), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(identifier(key.public_key()), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False
+        )
+        .sign(ca_key, hashes.SHA384())
+    )
+
+    def pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+        return key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+
+    write_secret(made.key, pem(ca_key))
+    write_public(made.certificate, ca.public_bytes(serialization.Encoding.PEM))
+    write_secret(made.server_key, pem(key))
+    write_public(made.server_certificate, server.public_bytes(serialization.Encoding.PEM))
+    return made
+
+
+def make_node_key(folder: Path, name: str) -> NodeKey:
+    """Make the key pair of a node, in the files `folder/name` and `folder/name.pub`."""
+    need_flower()
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    if not NAME.fullmatch(name) or name.endswith(".pub"):
+        raise SettingError(
+            "the name of a node must be letters, digits, dots, dashes and underscores, begin with "
+            f"a letter or digit and not end in .pub, got {name!r}"
+        )
+    made = NodeKey(folder / name, folder / f"{name}.pub")
+    refuse_existing([made.private, made.public])
+    private_folder(folder)
+    key = ec.generate_private_key(ec.SECP384R1())
+    write_secret(
+        made.private,
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.OpenSSH,
+            serialization.NoEncryption(),
+        ),
+    )
+    public = key.public_key().public_bytes(
+        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    )
+    write_public(made.public, public + f" {name}\n".encode())
+    return made
+
+
+def need_flower() -> None:
+    """Refuse, in one sentence, to go on without the extra `flower`."""
+    try:
+        import cryptography  # noqa: F401
+        import flwr  # noqa: F401
+    except ImportError as error:
+        raise SettingError(
+            "a deployment needs Flower, which is not installed: pip install 'coterie[flower]'"
+        ) from error
+
+
+def alternative_name(host: str) -> x509.GeneralName:
+    """A host as certificates name it: an IP address or a DNS name (`*.` in front is allowed)."""
+    from cryptography import x509
+
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host.removeprefix("[").removesuffix("]")))
+    except ValueError:
+        pass
+    labels = host.removeprefix("*.").split(".")
+    if len(host) > 253 or not all(LABEL.fullmatch(label) for label in labels):
+        raise SettingError(
+            f"a host must be a name or an IP address without scheme or port, got {host!r}"
+        )
+    if all(label.isdigit() for label in labels):
+        raise SettingError(f"a host must be a name or an IP address, got {host!r}")
+    return x509.DNSName(host)
+
+
+def common_name(text: str) -> x509.Name:
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def certificate(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
+) -> x509.CertificateBuilder:
+    from cryptography import x509
+
+    begin = datetime.now(UTC) - SKEW
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(begin)
+        .not_valid_after(begin + timedelta(days=days))
+    )
+
+
+def key_usage(**uses: bool) -> x509.KeyUsage:
+    from cryptography import x509
+
+    nothing = {
+        "digital_signature": False,
+        "content_commitment": False,
+        "key_encipherment": False,
+        "data_encipherment": False,
+        "key_agreement": False,
+        "key_cert_sign": False,
+        "crl_sign": False,
+        "encipher_only": False,
+        "decipher_only": False,
+    }
+    return x509.KeyUsage(**{**nothing, **uses})
+
+
+def identifier(key: ec.EllipticCurvePublicKey) -> x509.SubjectKeyIdentifier:
+    from cryptography import x509
+
+    return x509.SubjectKeyIdentifier.from_public_key(key)
+
+
+def refuse_existing(paths: Sequence[Path]) -> None:
+    for path in paths:
+        if os.path.lexists(path):
+            raise CoterieError(
+                f"{path} exists already and keys are never overwritten; "
+                "remove it or take another folder"
+            )
+
+
+def private_folder(folder: Path) -> None:
+    """Make a folder that only its owner can look into; one that was there keeps its mode."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise CoterieError(f"cannot make the folder {folder}: {error.strerror}") from error
+
+
+def write_secret(path: Path, contents: bytes) -> None:
+    """Write a file that was never readable by anybody else, not even while it was written."""
+
+    def write(unfinished: Path) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        with open(os.open(unfinished, flags, 0o600), "wb") as file:
+            file.write(contents)
+
+    write_atomically(path, write)
+
+
+def write_public(path: Path, contents: bytes) -> None:
+    write_atomically(path, lambda unfinished: unfinished.write_bytes(contents))

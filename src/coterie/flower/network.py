@@ -1,0 +1,593 @@
+"""The clients of a federation behind Flower's grid.
+
+To an algorithm they are `Clients`, to a run they are what a simulator is. A message goes to every
+node that holds clients who are asked, one for all of them; the replies are checked, put in order of
+client id and folded in the order in which the simulator folds them, whichever came first.
+
+Nodes come and go. A client is known by its name, which its node tells when it enrols; the number of
+a client is fixed when the run begins. A node that dies, or hangs, or replies with an error or with
+anything that a client step cannot have returned, costs the round its clients and nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie.algorithms import ALGORITHMS
+from coterie.core.algorithm import Serving
+from coterie.core.clients import Each, Fold, Part, Stack
+from coterie.core.errors import CoterieError, CoterieWarning, DataError
+from coterie.core.lazy import dense
+from coterie.data.federation import Federation, Samples
+from coterie.data.tables.columns import in_order
+from coterie.engine.simulator import Simulator
+from coterie.experiment.evaluation import losses_or_gradients
+from coterie.flower.settings import App
+from coterie.flower.wire import TYPES, BadPacket, Packet, packed, tensor, unpacked, word
+
+if TYPE_CHECKING:
+    from flwr.serverapp import Grid
+
+POLL_SECONDS = 0.05  # between looks for replies
+ONLINE_SECONDS = 2.0  # between looks at who is there
+MOST_CLASSES = 100  # true clusters of samples, where no schema says how many there are
+NAMES = {kind: name for name, kind in ALGORITHMS.items()}
+
+Spec = dict[str, tuple[tuple[int, ...], torch.dtype]]  # field -> shape after the client axis, type
+
+
+class Known(NamedTuple):
+    """What a node said when it enrolled."""
+
+    names: list[str]
+    sizes: Tensor  # [a] training samples
+    cluster: list[int] | None  # true clusters, where they are known
+    shape: tuple[int, ...]  # of one sample
+    types: tuple[torch.dtype, torch.dtype]  # of samples and of targets
+    tested: bool  # whether its clients have test samples
+
+
+class Counts:
+    """What has happened in a round besides what was asked for."""
+
+    def __init__(self) -> None:
+        self.refused = 0  # clients whose reply was not what it had to be
+        self.silent = 0  # clients whose reply did not come
+        self.seconds = {"network": 0.0, "startup": 0.0, "compute": 0.0}  # where the time went
+
+
+class Network(Simulator):
+    """The clients of all nodes, by their number in the federation."""
+
+    def __init__(self, grid: Grid, app: App, *, run: str, attempt: str) -> None:
+        self.grid = grid
+        self.app = app
+        self.run, self.attempt = run, attempt
+        self.nodes: dict[int, Known] = {}  # those that are online, by Flower's id
+        self.refused: set[int] = set()  # those that do not belong here
+        self.names: list[str] = []  # of the clients, by number; empty until the run begins
+        self.home: dict[str, int] = {}  # name of a client -> node that holds it
+        self.looked = -math.inf  # when we last asked who is there
+        self.done = 0  # rounds done
+        self.saved = 0  # rounds that the server's checkpoint holds
+        self.counts = Counts()
+        self.usual: dict[tuple[str, str], float] = {}  # (step, field) -> size of a usual reply
+
+    def begin(self, names: list[str] | None = None, sizes: list[int] | None = None) -> None:
+        """Wait for the nodes and number their clients; or expect those of a run that goes on."""
+        settings, deadline = self.app.network, time.monotonic() + self.app.network.patience
+        while len(self.nodes) < settings.nodes:
+            if time.monotonic() > deadline:
+                raise CoterieError(
+                    f"{len(self.nodes)} of {settings.nodes} nodes came in {settings.patience:g} s"
+                )
+            time.sleep(POLL_SECONDS)
+            self.look()
+        known = {name: int(n) for each in self.nodes.values() for name, n in own_sizes(each)}
+        if names is None:
+            found = tuple(known)
+            order = sorted(range(len(found)), key=in_order(found))
+            names, sizes = [found[i] for i in order], [known[found[i]] for i in order]
+        assert sizes is not None
+        self.names = names
+        self.check_alike()
+        first = next(iter(self.nodes.values()))
+        federation, task = self.app.plan.prepared(rehearsal(self.app, first))
+        offsets = torch.tensor([0, *sizes]).cumsum(0)
+        # The rehearsal's client stands for all where only shapes count; the sizes are the clients'.
+        super().__init__(
+            federation.train,
+            task,
+            seed=self.app.plan.settings.seed,
+            chunk=self.app.plan.settings.chunk,
+            population=len(names),
+        )
+        x = federation.train.x
+        self.rehearsed = Simulator(federation.train, task, seed=self.seed)
+        self.memory = self.rehearsed.memory  # of the rehearsal; the clients' stays on the nodes
+        self.samples = Samples(x[:1], federation.train.y[:1], offsets)
+
+    @property
+    def federation(self) -> Federation:
+        """What is known of the data."""
+        by_name: dict[str, int] = {}
+        for known in self.nodes.values():
+            if known.cluster is not None:
+                by_name |= dict(zip(known.names, known.cluster, strict=True))
+        complete = all(name in by_name for name in self.names)
+        cluster = torch.tensor([by_name[name] for name in self.names]) if complete else None
+        classes = self.app.schema.classes if self.app.schema else ()
+        return Federation(
+            self.samples,
+            None,
+            cluster,
+            name=self.app.plan.federation_name,
+            clients=tuple(self.names),
+            classes=classes,
+            sample_clusters=getattr(self.app.plan.algorithm, "learns", "") == "centres"
+            and not self.samples.y.is_floating_point(),
+        )
+
+    @property
+    def tested(self) -> bool:
+        """Whether all clients have test samples of their own."""
+        return all(known.tested for known in self.nodes.values())
+
+    def check_alike(self) -> None:
+        """Refuse nodes whose samples cannot be of one federation, and clients that are two."""
+        first, *others = self.nodes.values()
+        for other in others:
+            if (other.shape, other.types) != (first.shape, first.types):
+                raise DataError(
+                    f"nodes hold samples of two kinds: {first.shape} for client {first.names[0]}, "
+                    f"{other.shape} for client {other.names[0]}"
+                )
+
+    # Who is there
+
+    def look(self) -> None:
+        """See which nodes are there, and let new ones enrol."""
+        self.looked = time.monotonic()
+        online = set(self.grid.get_node_ids())
+        for node in set(self.nodes) - online:
+            del self.nodes[node]
+        self.home = {name: node for name, node in self.home.items() if node in self.nodes}
+        new = sorted(online - set(self.nodes) - self.refused)
+        if not new:
+            return
+        # Until the run has begun there is nothing to wait for; later, a round waits.
+        patience = min(self.app.network.timeout, 60.0)
+        for node, reply in self.send({n: Packet({"do": "enrol"}) for n in new}, patience).items():
+            try:
+                known = enrolled(self.app, reply)
+                self.admit(node, known)
+            except (BadPacket, DataError) as error:
+                self.refused.add(node)
+                warn(f"node {node} is left out: {error}")
+
+    def admit(self, node: int, known: Known) -> None:
+        """Take in a node: all its clients are new before the run begins, and known after it."""
+        for name in known.names:
+            other = self.home.get(name)
+            if other is not None and other != node:
+                raise DataError(f"client {name} is already at node {other}")
+        if self.names:
+            strangers = sorted(set(known.names) - set(self.names))
+            if strangers:
+                warn(f"clients that came after the run began are left out: {', '.join(strangers)}")
+        self.nodes[node] = known
+        self.home |= dict.fromkeys(known.names, node)
+
+    def present(self, ids: Tensor) -> dict[int, Tensor]:
+        """The clients of `ids` that are there, by node."""
+        if time.monotonic() - self.looked > ONLINE_SECONDS:
+            self.look()
+        found: dict[int, list[int]] = {}
+        for i in ids.tolist():
+            node = self.home.get(self.names[i])
+            if node is not None:
+                found.setdefault(node, []).append(i)
+        return {node: torch.tensor(own) for node, own in found.items()}
+
+    # Messages
+
+    def send(self, packets: dict[int, Packet], timeout: float) -> dict[int, Packet]:
+        """One message to each node; the replies that came in time and could be read."""
+        from flwr.app import Message
+
+        began = time.monotonic()
+        messages = [
+            Message(packed(packet), node, "query", ttl=timeout + 60.0)
+            for node, packet in packets.items()
+        ]
+        nodes = dict(zip(self.grid.push_messages(messages), packets, strict=True))
+        found: dict[int, Packet] = {}
+        while nodes and time.monotonic() - began < timeout:
+            for reply in self.grid.pull_messages(list(nodes)):
+                node = nodes.pop(reply.metadata.reply_to_message_id, None)
+                if node is None:
+                    continue
+                if reply.has_error():
+                    warn(f"node {node} replied with an error: {reply.error.reason}")
+                    continue
+                try:
+                    found[node] = unpacked(reply.content)
+                except BadPacket as error:
+                    warn(f"the reply of node {node} is refused: {error}")
+            if nodes:
+                time.sleep(POLL_SECONDS)
+                if time.monotonic() - self.looked > ONLINE_SECONDS and self.names:
+                    self.looked = time.monotonic()
+                    online = set(self.grid.get_node_ids())
+                    nodes = {message: node for message, node in nodes.items() if node in online}
+        self.counts.seconds["network"] += time.monotonic() - began
+        slowest = max(found.values(), key=lambda reply: sum(seconds_of(reply)), default=None)
+        for name, value in zip(("compute", "startup"), seconds_of(slowest), strict=True):
+            self.counts.seconds[name] += value
+            self.counts.seconds["network"] -= value
+        return found
+
+    def exchange(
+        self,
+        ids: Tensor,
+        packet: Callable[[Tensor], Packet],
+        accept: Callable[[int, Tensor, Packet], Any],
+    ) -> list[tuple[Tensor, Any]]:
+        """Ask the clients `ids`; what `accept` made of the replies, by clients.
+
+        Below the quorum, those that are missing are asked again until there is one.
+        """
+        settings = self.app.network
+        deadline = time.monotonic() + settings.patience
+        left, answers = ids, []
+        while True:
+            present = self.present(left)
+            packets = {node: packet(own) for node, own in present.items()}
+            for node, reply in self.send(packets, settings.timeout).items():
+                try:
+                    answers.append((present[node], accept(node, present[node], reply)))
+                except BadPacket as error:
+                    self.counts.refused += len(present[node])
+                    who = ", ".join(self.names[i] for i in present[node][:5].tolist())
+                    warn(f"the reply of node {node} (clients {who}) is refused: {error}")
+            heard = torch.cat([torch.arange(0), *(own for own, _ in answers)])
+            left = ids[~torch.isin(ids, heard)]
+            if len(heard) >= settings.quorum * len(ids):
+                self.counts.silent += len(left)
+                return answers
+            if time.monotonic() > deadline:
+                raise CoterieError(
+                    f"{len(heard)} of {len(ids)} clients replied, fewer than the quorum of "
+                    f"{settings.quorum:g}, in {settings.patience:g} s"
+                )
+            time.sleep(ONLINE_SECONDS)
+            self.look()
+
+    # What is asked
+
+    def at(self, *address: int | str, round: int = 0, ids: Tensor | None = None) -> FlowerClients:  # type: ignore[override]
+        ids = torch.arange(len(self.names)) if ids is None else ids
+        if address[0] == "round":
+            self.done = round + 1
+        trains = address[0] in ("round", "start")
+        return FlowerClients(self, round, ids, (self.seed, *address), trains)
+
+    @property
+    def ids(self) -> Tensor:
+        return torch.arange(len(self.names))
+
+    def step(
+        self,
+        step: Callable[..., Any],
+        ids: Tensor,
+        round: int,
+        address: tuple[int | str, ...],
+        message: dict[str, Any],
+        trains: bool,
+    ) -> tuple[Tensor, Any]:
+        """A client step on the clients `ids`: who replied, in order, and what they sent."""
+        if not len(ids):
+            return ids, None
+        example = self.rehearse(step, ids[:1], round, message)
+        spec = {name: (tuple(v.shape[1:]), v.dtype) for name, v in example._asdict().items()}
+        label = step.__qualname__
+        words = {"round": round, "address": list(address), "trains": trains, "part": "train"}
+
+        def packet(own: Tensor) -> Packet:
+            return self.packet("step", own, words, step, message)
+
+        models = message.get("models")
+        clusters = len(models) if isinstance(models, Tensor) else len(self.names)
+
+        def accept(node: int, own: Tensor, reply: Packet) -> Any:
+            found = self.checked(label, spec, own, reply)
+            if "cluster" in found and bool((found["cluster"] >= clusters).any()):
+                raise BadPacket(f"{label} knows {clusters} clusters, got another")
+            if "size" in found and not torch.equal(found["size"], self.samples.sizes[own]):
+                raise BadPacket("its clients have another number of samples than it said before")
+            return type(example)(**found)
+
+        answers = self.exchange(ids, packet, accept)
+        return in_id_order(self.without_outliers(label, answers))
+
+    def score(self, serving: Serving, part: str, draws_map: str) -> tuple[Tensor, Any]:
+        """How well a serving does on a part of the clients' data, and what places them on a map."""
+        classes = len(self.app.schema.classes) if self.app.schema else MOST_CLASSES
+        step = serving.adapt or serving.label
+        words = {
+            "part": part,
+            "map": draws_map,
+            "use": "" if step is None else ("adapt" if serving.adapt else "label"),
+            "classes": classes,
+        }
+
+        def packet(own: Tensor) -> Packet:
+            cluster = serving.cluster[torch.searchsorted(serving.ids, own)]
+            models = serving.models
+            if serving.label is None and draws_map != "losses":
+                used, cluster = cluster.unique(return_inverse=True)
+                models = models[used]
+            extra = {"models": models, "cluster": cluster, "common": serving.models[:1]}
+            made = self.packet("score", own, words, step, {})
+            return Packet(made.words, {**made.tensors, **extra})
+
+        cohort = self.rehearsed.cohort(torch.tensor([0]), 0, (self.seed, "rehearsal"))
+        example = cohort.score(serving.models[:1])
+        spec: Spec = {"scores": (tuple(example.shape[1:]), example.dtype)}
+        if serving.label is not None:
+            spec["counts"] = ((len(serving.models), classes), torch.int64)
+        if draws_map:
+            shared = draws_map == "losses"
+            drawn = losses_or_gradients(cohort, serving.models, self.seed, shared)
+            spec["map"] = (tuple(drawn.shape[1:]), drawn.dtype)
+        kind = NamedTuple("Scored", [(name, Tensor) for name in spec])  # type: ignore[misc]
+
+        def accept(node: int, own: Tensor, reply: Packet) -> Any:
+            return kind(**self.checked("score", spec, own, reply, finite=False))
+
+        return in_id_order(self.exchange(serving.ids, packet, accept))
+
+    def packet(
+        self,
+        do: str,
+        own: Tensor,
+        words: dict[str, Any],
+        step: Callable[..., Any] | None,
+        message: dict[str, Any],
+    ) -> Packet:
+        """A message about clients `own` of one node."""
+        tensors: dict[str, Tensor] = {"ids": own}
+        plain: dict[str, Any] = {}
+        asked: dict[str, Any] = {}
+        if step is not None:
+            step, given = unwrapped(step)
+            asked = {
+                "step": step.__name__,
+                "of": NAMES[type(step.__self__)],  # type: ignore[attr-defined]
+                "settings": asdict(step.__self__),  # type: ignore[attr-defined]
+            }
+            message = {**given, **message}
+        for name, value in message.items():
+            if isinstance(value, Each):
+                cut = Part.cut(value, own)
+                tensors[f"each.{name}"] = cut.rows
+                if cut.index is not None:
+                    used, index = cut.index.unique(return_inverse=True)
+                    tensors[f"each.{name}"] = cut.rows[used]
+                    tensors[f"index.{name}"] = index
+            elif isinstance(value, Tensor):
+                tensors[f"all.{name}"] = value
+            else:
+                plain[name] = value
+        common = {
+            "do": do,
+            "names": [self.names[i] for i in own.tolist()],
+            "run": self.run,
+            "attempt": self.attempt,
+            "rounds": self.done,
+            "saved": self.saved,
+            "plain": plain,
+        }
+        return Packet({**common, **asked, **words}, tensors)
+
+    # What may come back
+
+    def rehearse(
+        self, step: Callable[..., Any], ids: Tensor, round: int, message: dict[str, Any]
+    ) -> Any:
+        """What the step returns for one client, made here on samples of no meaning."""
+        cohort = self.rehearsed.cohort(torch.tensor([0]), round, (self.seed, "rehearsal"))
+        download = {n: v.of(ids) if isinstance(v, Each) else v for n, v in message.items()}
+        made = step(cohort, **download)
+        return type(made)(*map(dense, made))
+
+    def checked(
+        self, label: str, spec: Spec, own: Tensor, reply: Packet, *, finite: bool = True
+    ) -> dict[str, Tensor]:
+        """The tensors of a reply, if they are what the step returns for these clients."""
+        if word(reply, "fields", list) != list(spec) or set(reply.tensors) != set(spec):
+            raise BadPacket(f"{label} returns {', '.join(spec)}, got {', '.join(reply.tensors)}")
+        if set(reply.words) != {"fields", "seconds", "startup"}:
+            raise BadPacket(f"it says more than {label} does: {', '.join(reply.words)}")
+        for name, (shape, kind) in spec.items():
+            value = tensor(reply, name)
+            if tuple(value.shape) != (len(own), *shape) or value.dtype != kind:
+                raise BadPacket(
+                    f"{name} of {label} must be {[len(own), *shape]} of {kind}, "
+                    f"got {list(value.shape)} of {value.dtype}"
+                )
+            if finite and value.is_floating_point() and not bool(torch.isfinite(value).all()):
+                raise BadPacket(f"{name} of {label} is not finite")
+            if kind == torch.int64 and bool((value < 0).any()):  # all are counts or places
+                raise BadPacket(f"{name} of {label} is negative")
+        return reply.tensors
+
+    def without_outliers(
+        self, label: str, answers: list[tuple[Tensor, Any]]
+    ) -> list[tuple[Tensor, Any]]:
+        """The answers without those that are far larger than is usual for this step."""
+        limit = self.app.network.outlier
+        if not limit or not answers:
+            return answers
+        for field in answers[0][1]._fields:
+            values = [getattr(up, field) for _, up in answers]
+            if not values[0].is_floating_point() or values[0][0].numel() < 2:
+                continue
+            norms = torch.cat([value.flatten(1).double().norm(dim=1) for value in values])
+            before = self.usual.get((label, field))
+            usual = float(norms.median()) if before is None else max(before, float(norms.median()))
+            if usual == 0:
+                continue
+            kept = []
+            for own, up in answers:
+                norm = getattr(up, field).flatten(1).double().norm(dim=1)
+                fine = norm <= limit * usual
+                for i in own[~fine].tolist():
+                    warn(
+                        f"the reply of client {self.names[i]} is refused: {field} of {label} is "
+                        f"more than {limit:g} times as large as usual"
+                    )
+                self.counts.refused += int((~fine).sum())
+                if bool(fine.any()):
+                    kept.append((own[fine], type(up)(*(value[fine] for value in up))))
+            answers = kept
+            if before is None or len(norms) > 2:
+                self.usual[label, field] = usual
+        return answers
+
+    def notes(self) -> dict[str, Any]:
+        """What happened since this was last asked, for the record of a round."""
+        counts, self.counts = self.counts, Counts()
+        return {
+            "refused": counts.refused,
+            "silent": counts.silent,
+            **{name: round(value, 3) for name, value in counts.seconds.items()},
+        }
+
+
+class FlowerClients:
+    """Some clients of the network in one round; what an algorithm sees."""
+
+    def __init__(
+        self,
+        network: Network,
+        round: int,
+        ids: Tensor,
+        address: tuple[int | str, ...],
+        trains: bool,
+    ) -> None:
+        self.network = network
+        self.round = round
+        self.ids = ids
+        self._address = address
+        self._trains = trains
+        self._calls = [0]  # shared with the narrowed views, so that no two calls draw the same
+
+    @property
+    def population(self) -> int:
+        return len(self.network.names)
+
+    @property
+    def task(self) -> Any:
+        return self.network.task
+
+    def only(self, ids: Tensor) -> FlowerClients:
+        """The same clients, narrowed to `ids`."""
+        ids = ids.sort().values
+        narrowed = FlowerClients(self.network, self.round, ids, self._address, self._trains)
+        narrowed._calls = self._calls
+        return narrowed
+
+    def run(
+        self, step: Callable[..., Any], *, fold: Fold[Any] | None = None, **message: Any
+    ) -> tuple[Tensor, Any]:
+        """Run a client step on these clients, where they are, and fold what they send."""
+        assert getattr(step, "__on_client__", False), f"{step} is not marked @on_client"
+        fold = fold or Stack()
+        address = (*self._address, self._calls[0])
+        self._calls[0] += 1
+        ids, upload = self.network.step(step, self.ids, self.round, address, message, self._trains)
+        total = fold.start()
+        for places in self.network.places(self.network.samples.sizes[ids]):
+            part = type(upload)(*(value[places] for value in upload))
+            total = fold.add(total, ids[places], part)
+        return ids, fold.finish(total)
+
+
+def enrolled(app: App, reply: Packet) -> Known:
+    """What a node said of itself, checked."""
+    names = word(reply, "clients", list)
+    if word(reply, "app", str) != app.fingerprint:
+        raise BadPacket("it has another app, or another version of coterie")
+    if not names or len(set(names)) < len(names) or not all(isinstance(n, str) for n in names):
+        raise BadPacket("it must name its clients, each once")
+    sizes = tensor(reply, "sizes")
+    if sizes.shape != (len(names),) or sizes.dtype != torch.long or bool((sizes < 1).any()):
+        raise BadPacket("it must say how many samples each of its clients has")
+    shape = word(reply, "shape", list)
+    types = word(reply, "types", list)
+    if not all(isinstance(n, int) and n > 0 for n in shape) or len(types) != 2:
+        raise BadPacket("it must say what its samples look like")
+    if any(kind not in TYPES for kind in types):
+        raise BadPacket("it must say of which type its samples are")
+    cluster = reply.words.get("cluster")
+    if cluster is not None and (
+        not isinstance(cluster, list)
+        or len(cluster) != len(names)
+        or not all(isinstance(c, int) for c in cluster)
+    ):
+        raise BadPacket("it must say of all its clients in which true cluster they are, or of none")
+    kinds = TYPES[types[0]], TYPES[types[1]]
+    return Known(names, sizes, cluster, tuple(shape), kinds, bool(reply.words.get("tested")))
+
+
+def rehearsal(app: App, known: Known) -> Federation:
+    """One client with a few samples of no meaning, of the shape that the nodes have."""
+    if app.schema is not None:
+        return app.schema.stub(known.shape, known.types[0])
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(2, *known.shape, generator=generator)
+    x = x.to(known.types[0]) if known.types[0].is_floating_point else (9 * x).to(known.types[0])
+    y = torch.arange(2).to(known.types[1])
+    return Federation(Samples(x, y, torch.tensor([0, 2])))
+
+
+def unwrapped(step: Callable[..., Any]) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """A client step, and arguments that it was given already."""
+    if isinstance(step, partial):
+        assert not step.args
+        return step.func, step.keywords
+    return step, {}
+
+
+def in_id_order(answers: list[tuple[Tensor, Any]]) -> tuple[Tensor, Any]:
+    """All answers as one, in order of client id."""
+    stack = Stack().finish(answers)
+    ids = torch.cat([torch.arange(0), *(own for own, _ in answers)]).sort().values
+    return ids, stack
+
+
+def own_sizes(known: Known) -> Iterable[tuple[str, int]]:
+    return zip(known.names, known.sizes.tolist(), strict=True)
+
+
+def seconds_of(reply: Packet | None) -> list[float]:
+    """How long a node computed, and how long it took to get ready to; as far as it can be true."""
+    said = [] if reply is None else [reply.words.get(name) for name in ("seconds", "startup")]
+    return [float(s) if isinstance(s, int | float) and 0 <= s < 1e6 else 0.0 for s in said] or [
+        0,
+        0,
+    ]
+
+
+def warn(text: str) -> None:
+    warnings.warn(text, CoterieWarning, stacklevel=3)

@@ -1,0 +1,311 @@
+"""What a node does: it holds some clients, and carries out their steps where their data are.
+
+A node may hold one client or many. It knows them by their names; the numbers that they have in the
+federation come with every message. Three things may be asked of it:
+
+    enrol   the names of its clients, how many samples they have, and the shape of these
+    step    a client step of the algorithm, on some of its clients
+    score   how well given models serve its clients, on their test samples
+
+What a message may make it do is what the algorithm, which is installed here, has as client steps.
+"""
+
+from __future__ import annotations
+
+import time
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from coterie.algorithms import ALGORITHMS
+from coterie.core.clients import Part, Stack
+from coterie.core.errors import CoterieError, DataError, SettingError, did_you_mean
+from coterie.data.federation import Federation, Samples
+from coterie.engine.simulator import Simulator
+from coterie.experiment.evaluation import losses_or_gradients, score_by_label
+from coterie.experiment.settings import make, setting_names
+from coterie.flower.memory import NodeMemory, Versions
+from coterie.flower.settings import App
+from coterie.flower.wire import BadPacket, Packet, packed, tensor, unpacked, word
+from coterie.version import __version__
+
+if TYPE_CHECKING:
+    from flwr.app import Context, Message
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeFile:
+    """What NODE.toml says of a node."""
+
+    data: str = ""  # its table or folder, as in data = "patients.csv"; empty: as the app says
+    share: str = ""  # which part of the clients there is its own, as in 1/3; empty: all
+    memory: str = "memory"  # the folder for what its clients keep between rounds
+
+    @classmethod
+    def read(cls, path: Path) -> NodeFile:
+        """The file at `path`; other paths in it are relative to its folder."""
+        try:
+            raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise SettingError(f"the node file {path} cannot be read: {error}") from error
+        known = list(cls.__dataclass_fields__)
+        for name, value in raw.items():
+            if name not in known:
+                near = did_you_mean(name, known) or f" (settings: {', '.join(known)})"
+                raise SettingError(f"{path}: no setting of a node is named {name}{near}")
+            if not isinstance(value, str):
+                raise SettingError(f"{path}: `{name}` must be a text, got {value!r}")
+        found = cls(**raw)
+        found.bounds(1)
+        home = path.resolve().parent
+        own = str(home / found.data) if found.data else ""
+        return replace(found, data=own, memory=str(home / found.memory))
+
+    def bounds(self, count: int) -> tuple[int, int]:
+        """Where its share of `count` clients begins and ends."""
+        if not self.share:
+            return 0, count
+        which, slash, of = self.share.partition("/")
+        if not (slash and which.isdigit() and of.isdigit() and 1 <= int(which) <= int(of)):
+            raise SettingError(f"`share` of a node must be as in 1/3, got {self.share}")
+        return (int(which) - 1) * count // int(of), int(which) * count // int(of)
+
+
+class Node:
+    """The clients of one node, for one app."""
+
+    def __init__(self, app: App, file: NodeFile) -> None:
+        self.app = app
+        federation, self.task = app.data(file.data)
+        begin, end = file.bounds(len(federation))
+        if begin == end:
+            raise DataError(
+                f"share {file.share} of {len(federation)} clients is nobody: the data has too few"
+            )
+        self.names = names_of(federation)[begin:end]
+        self.cluster = None if federation.cluster is None else federation.cluster[begin:end]
+        self.train = federation.train.part(begin, end)
+        self.test = None if federation.test is None else federation.test.part(begin, end)
+        if federation.unseen:
+            raise DataError(
+                f"{federation.name} is tested on clients that do not train, which a network does "
+                "not have; take a federation whose clients have test samples of their own"
+            )
+        self.task.check(self.train.x, self.train.y)
+        self.place = torch.arange(0)  # row of each client that the message names
+        self.ids = torch.arange(0)
+        self.memory = NodeMemory(len(self.train), self.rows_of)
+        self.simulators = {
+            name: OwnClients(self, samples)
+            for name, samples in (("train", self.train), ("test", self.test))
+            if samples is not None
+        }
+        self.folder = Path(file.memory)
+        self.versions: dict[str, Versions] = {}
+
+    def rows_of(self, ids: Tensor) -> Tensor:
+        """Where clients lie among those of this node."""
+        return self.place[torch.searchsorted(self.ids, ids)]
+
+    def answer(self, packet: Packet) -> Packet:
+        """What a message asks for."""
+        asked = word(packet, "do", str)
+        actions = {"enrol": self.enrol, "step": self.step, "score": self.score}
+        if asked not in actions:
+            raise BadPacket(f"a node is not asked to {asked!r}")
+        return actions[asked](packet)
+
+    def enrol(self, packet: Packet) -> Packet:
+        """Who is here."""
+        layout = self.task.layout
+        words = {
+            "coterie": __version__,
+            "app": self.app.fingerprint,
+            "clients": self.names,
+            "cluster": None if self.cluster is None else self.cluster.tolist(),
+            "parameters": layout.size,
+            "shape": list(self.train.x.shape[1:]),
+            "types": [
+                str(part.dtype).removeprefix("torch.") for part in (self.train.x, self.train.y)
+            ],
+            "tested": self.test is not None,
+        }
+        return Packet(words, {"sizes": self.train.sizes})
+
+    def step(self, packet: Packet) -> Packet:
+        """A client step on some clients."""
+        began = time.perf_counter()
+        step = client_step(packet)
+        self.look_up(packet)
+        versions, rounds, attempt = self.remember(packet, training=word(packet, "trains", bool))
+        simulator = self.simulators[word(packet, "part", str)]
+        address = tuple(word(packet, "address", list))
+        if not all(isinstance(piece, int | str) for piece in address):
+            raise BadPacket("the address of a step must be numbers and texts")
+        stack = Stack()
+        total = simulator.folded(
+            step, stack, self.ids, word(packet, "round", int), address, self.download(packet)
+        )
+        upload = stack.finish(total)
+        if self.memory.changed and word(packet, "trains", bool):
+            versions.write(self.memory, rounds, attempt, word(packet, "saved", int))
+        seconds = time.perf_counter() - began
+        return Packet({"seconds": seconds, "fields": list(upload._fields)}, upload._asdict())
+
+    def score(self, packet: Packet) -> Packet:
+        """How well models serve some clients; what they predict stays here."""
+        began = time.perf_counter()
+        self.look_up(packet)
+        self.remember(packet, training=False)
+        on = self.simulators["test" if word(packet, "part", str) == "test" else "train"]
+        train = self.simulators["train"]
+        models, cluster = tensor(packet, "models"), tensor(packet, "cluster")
+        use = word(packet, "use", str)
+        step = client_step(packet) if use else None
+        extra = self.download(packet)
+        scores, counts = [], []
+        for place in on.places(on.samples.sizes[self.place]):
+            ids = self.ids[place]
+            cohort = on.cohort(ids, 0, (train.seed, "score"))
+            if step is not None and use == "label":
+                found = step(cohort, models=models, **extra)
+                scores.append(score_by_label(cohort, models, found))
+                counts.append(counted(found, cohort, len(models), word(packet, "classes", int)))
+                continue
+            own = models[cluster[place]]
+            if step is not None:
+                mine = train.cohort(ids, 0, (train.seed, "adapt"))
+                own = step(mine, model=own, **extra)
+            scores.append(cohort.score(own))
+        order = torch.cat(list(on.places(on.samples.sizes[self.place]))).argsort()
+        answer = {"scores": torch.cat(scores)[order]}
+        if counts:
+            answer["counts"] = torch.cat(counts)[order]
+        if word(packet, "map", str):
+            shared = word(packet, "map", str) == "losses"
+            common = models if shared else tensor(packet, "common")
+            answer["map"] = self.mapped(common, train, shared=shared)
+        return Packet({"seconds": time.perf_counter() - began, "fields": list(answer)}, answer)
+
+    def mapped(self, models: Tensor, train: Simulator, *, shared: bool) -> Tensor:
+        """What places each client on the map: its losses under all models, or its gradient."""
+        rows, order = [], []
+        for place in train.places(train.samples.sizes[self.place]):
+            cohort = train.cohort(self.ids[place], 0, (train.seed, "map"))
+            rows.append(losses_or_gradients(cohort, models, train.seed, shared))
+            order.append(place)
+        return torch.cat(rows)[torch.cat(order).argsort()]
+
+    def look_up(self, packet: Packet) -> None:
+        """Take down which clients a message means: their ids, and by name where they are."""
+        ids, names = tensor(packet, "ids"), word(packet, "names", list)
+        known = {name: row for row, name in enumerate(self.names)}
+        if (
+            ids.dtype != torch.long
+            or ids.shape != (len(names),)
+            or not bool((ids.diff() > 0).all())
+        ):
+            raise BadPacket("a message must number the clients that it names, in order")
+        if any(name not in known for name in names):
+            raise BadPacket("a message names clients that are not here")
+        self.ids, self.place = ids, torch.tensor([known[name] for name in names])
+
+    def remember(self, packet: Packet, *, training: bool) -> tuple[Versions, int, str]:
+        """Bring the memory to where the run is."""
+        run, attempt = word(packet, "run", str), word(packet, "attempt", str)
+        if not (run.isalnum() and attempt.isalnum()):
+            raise BadPacket("a run must have a name of letters and digits")
+        if run not in self.versions:
+            self.versions = {run: Versions(self.folder, run)}
+        rounds = word(packet, "rounds", int)
+        self.versions[run].read(self.memory, rounds, attempt, training=training)
+        return self.versions[run], rounds, attempt
+
+    def download(self, packet: Packet) -> dict[str, Any]:
+        """The keyword arguments of a step."""
+        found: dict[str, Any] = dict(word(packet, "plain", dict))
+        for name, value in packet.tensors.items():
+            owner, _, rest = name.partition(".")
+            if owner == "all":
+                found[rest] = value
+            elif owner == "each":
+                found[rest] = Part(value, packet.tensors.get(f"index.{rest}"), self.ids)
+        return found
+
+
+class OwnClients(Simulator):
+    """The clients of a node, whatever their ids."""
+
+    def __init__(self, node: Node, samples: Samples) -> None:
+        settings = node.app.plan.settings
+        super().__init__(
+            samples, node.task, seed=settings.seed, chunk=settings.chunk, memory=node.memory
+        )
+        self.node = node
+
+    def rows_of(self, ids: Tensor) -> Tensor:
+        return self.node.rows_of(ids)
+
+
+class Worker:
+    """Answers the messages of all runs that come to a node."""
+
+    def __init__(self, file: NodeFile) -> None:
+        self.file = file
+        self.node: Node | None = None  # of the run that was last asked about
+        self.config: dict[str, Any] = {}
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """The reply to a Flower message; a mistake is its text."""
+        from flwr.app import Message
+
+        reply = self.answer(context.run_config, unpacked(message.content))
+        return Message(packed(reply), reply_to=message)
+
+    def answer(self, config: Mapping[str, Any], packet: Packet) -> Packet:
+        """The reply to a packet of a run with such settings."""
+        began = time.perf_counter()
+        if self.node is None or config != self.config:
+            app = App.of(config)
+            if self.node is None or app.fingerprint != self.node.app.fingerprint:
+                self.node = Node(app, self.file)
+            self.config = dict(config)
+        startup = time.perf_counter() - began
+        try:
+            reply = self.node.answer(packet)
+            return Packet({**reply.words, "startup": startup}, reply.tensors)
+        except AssertionError as error:
+            raise CoterieError(f"the step could not be carried out: {error}") from error
+
+
+def client_step(packet: Packet) -> Any:
+    """The client step that a message names: of which algorithm, with which settings."""
+    of, name = word(packet, "of", str), word(packet, "step", str)
+    kind = ALGORITHMS.get(of)
+    settings = word(packet, "settings", dict)
+    if kind is None or set(settings) != set(setting_names(kind)):
+        raise BadPacket(f"there is no algorithm {of!r} with such settings")
+    step = getattr(make(kind, settings), name, None) if name.isidentifier() else None
+    if not getattr(step, "__on_client__", False):
+        raise BadPacket(f"{of} has no client step {name!r}")
+    return step
+
+
+def names_of(federation: Federation) -> list[str]:
+    """The names of the clients; where they have none, their numbers."""
+    width = len(str(len(federation)))
+    return list(federation.clients) or [f"{i:0{width}d}" for i in range(len(federation))]
+
+
+def counted(found: Tensor, cohort: Any, models: int, classes: int) -> Tensor:
+    """How many samples of each true cluster each found one holds, [m, models, classes]."""
+    tables = []
+    for row, (_, y) in zip(found, cohort, strict=True):
+        pairs = row[: len(y)] * classes + y
+        tables.append(torch.bincount(pairs, minlength=models * classes).view(models, classes))
+    return torch.stack(tables)

@@ -1,0 +1,89 @@
+"""The server of a run over a network: the same rounds as in a simulation, on real clients."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from coterie.core.errors import CheckpointError, CoterieError
+from coterie.experiment.run import Run
+from coterie.files import to_json, write_text
+from coterie.flower.evaluation import NetworkEvaluator
+from coterie.flower.network import Network
+from coterie.flower.settings import App
+from coterie.version import __version__
+
+if TYPE_CHECKING:
+    from flwr.serverapp import Grid
+
+NETWORK = "network.json"  # in the run folder: the name of the run, and its clients
+
+
+def serve(grid: Grid, config: Mapping[str, Any], attempt: str) -> Run:
+    """Do the run that the settings of an app describe; `attempt` is Flower's name of it."""
+    app = App.of(config)
+    out = Path(app.network.out)
+    resume = app.network.resume
+    if not resume:
+        refuse_old_folder(out)
+    before = known_clients(out) if resume else None
+    run_name = before["run"] if before else secrets.token_hex(8)
+    network = Network(grid, app, run=run_name, attempt=attempt)
+    network.begin(*((before["clients"], before["sizes"]) if before else ()))
+    run = NetworkRun(app, network)
+    run.use(out, resume=resume and (out / "config.json").exists())
+    if not before:
+        sizes = network.samples.sizes.tolist()
+        facts = {"run": run_name, "clients": network.names, "sizes": sizes}
+        write_text(out / NETWORK, to_json(facts) + "\n")
+    network.done = network.saved = run.rounds
+    run.complete()
+    return run
+
+
+class NetworkRun(Run):
+    """A run whose clients are on a network."""
+
+    def __init__(self, app: App, network: Network) -> None:
+        plan = app.plan
+        config = {
+            "coterie": __version__,
+            "algorithm": plan.algorithm_name,
+            "federation": plan.federation_name,
+            "settings": app.config(),
+            "command": f"flwr run . --run-config 'out=\"{app.network.out}\"'",
+            "started": datetime.now().isoformat(timespec="seconds"),
+        }
+        super().__init__(
+            plan.algorithm,
+            network.federation,
+            network.task,
+            plan.settings,
+            config,
+            simulator=network,
+            evaluator=NetworkEvaluator(plan.algorithm, network),
+        )
+
+
+def known_clients(out: Path) -> dict[str, Any] | None:
+    """The clients of a run that goes on; None if it had not begun."""
+    path = out / NETWORK
+    if not path.exists():
+        if (out / "checkpoint.safetensors").exists():
+            raise CheckpointError(f"{out} is not the folder of a run over a network")
+        return None
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+        return {name: found[name] for name in ("run", "clients", "sizes")}
+    except (ValueError, KeyError) as error:
+        raise CheckpointError(f"{path} is damaged: {error!r}") from error
+
+
+def refuse_old_folder(out: Path) -> None:
+    """Say at once that a folder is taken, before anybody waits for nodes."""
+    if (out / "config.json").exists():
+        raise CoterieError(f"{out} already holds a run; resume=true continues it")

@@ -1,0 +1,115 @@
+"""The settings of an app: what `[tool.flwr.app.config]` holds, and what it means.
+
+Every node gets them from the server at the beginning of a run. They are those of `coterie run`,
+`algorithm` and `federation` by name, and the settings of the network below. For tables there is a
+`schema`: which columns there are and how they become numbers, so that all nodes do the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from coterie.core.errors import SettingError, above, at_least, share
+from coterie.core.task import Task
+from coterie.data.federation import Federation
+from coterie.data.tables.schema import Schema
+from coterie.experiment.catalogue import Plan, built, planned_again
+from coterie.experiment.settings import make, parse, setting_names
+from coterie.version import __version__
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkSettings:
+    """Settings of a run over a network, whatever the algorithm."""
+
+    out: str = "run"  # folder of the run on the server; it must be new, or that of a run to resume
+    nodes: int = 1  # nodes that must be there before the run begins
+    resume: bool = False  # whether to go on from the checkpoint in `out`
+    timeout: float = 600.0  # seconds that the replies to a message may take
+    quorum: float = 0.5  # share of the clients asked that must reply for a round to go on
+    patience: float = 3600.0  # seconds to wait for nodes, and for a quorum, before giving up
+    outlier: float = 50.0  # a reply this many times larger than the usual one is refused; 0: none
+
+    def __post_init__(self) -> None:
+        at_least(self, "nodes", 1)
+        above(self, "timeout", 0)
+        share(self, "quorum")
+        above(self, "patience", 0)
+        at_least(self, "outlier", 0)
+
+
+@dataclass(frozen=True)
+class App:
+    """An app: the plan of its run, and how it goes over the network."""
+
+    plan: Plan
+    network: NetworkSettings
+    schema: Schema | None = None
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> App:
+        """The app with such settings, as Flower hands them to server and nodes."""
+        rest = dict(config)
+        try:
+            names = {name: str(rest.pop(name)) for name in ("algorithm", "federation")}
+        except KeyError as error:
+            raise SettingError(f"the settings of the app lack {error}") from error
+        schema = rest.pop("schema", "")
+        own = set(setting_names(NetworkSettings))
+        network = {name: value for name, value in rest.items() if name in own}
+        plan = planned_again(
+            {
+                "coterie": __version__,
+                **names,
+                "settings": {name: value for name, value in rest.items() if name not in own},
+                "command": "",
+            },
+            [],
+        )
+        if plan.grid or plan.settings.starts > 1:
+            raise SettingError("a run over a network has one start and one value of each setting")
+        words = [f"{name}={value}" for name, value in network.items()]
+        return cls(
+            plan,
+            make(NetworkSettings, parse(words, [NetworkSettings])),
+            Schema.of(json.loads(str(schema))) if schema else None,
+        )
+
+    def config(self) -> dict[str, Any]:
+        """The settings, so that `App.of` makes the same app of them."""
+        found = {
+            "algorithm": self.plan.algorithm_name,
+            "federation": self.plan.federation_name,
+            **self.plan.values(),
+            **asdict(self.network),
+        }
+        return found if self.schema is None else {**found, "schema": json.dumps(self.schema.raw())}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """What server and nodes must agree on."""
+        own = set(setting_names(NetworkSettings))
+        what = {name: value for name, value in self.config().items() if name not in own}
+        return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
+
+    def data(self, path: str) -> tuple[Federation, Task]:
+        """The data of a node, its own file or folder, or those of the federation by name."""
+        plan = self.plan
+        if plan.federation_name != "table":
+            if path:
+                raise SettingError(
+                    f"this app runs on {plan.federation_name}, so a node has no `data` of its own"
+                )
+            return plan.prepared(built(plan.federation_name, plan.federation, plan.settings.seed))
+        if self.schema is None:
+            raise SettingError("the app has no schema: make it anew with `coterie deploy init`")
+        settings = replace(plan.federation, path=path or plan.federation.path)
+        if not settings.path:
+            raise SettingError('a node of this app needs its own table: data = "FILE" in its file')
+        own = self.schema.federation(settings, plan.settings.seed)
+        return own, plan.prepared(self.schema.stub(own.train.x.shape[1:], own.train.x.dtype))[1]
