@@ -72,6 +72,7 @@ def alike(one, other):
         ["local", *DIGITS, "rounds=2", "fraction=0.5"],
         ["ditto", *DIGITS, "rounds=2"],
         ["oracle", *DIGITS, "rounds=2"],
+        ["ifca", *DIGITS, "k=2", "share=frozen", "trunk_rounds=1", "start=random", "rounds=1"],
     ],
     ids=lambda words: " ".join(words[:1] + words[6:9]),
 )
@@ -259,7 +260,8 @@ def test_a_large_reply_is_usual_where_all_are_large(tmp_path):
         ({"step": "init"}, "no client step"),
         ({"step": "train.__self__"}, "no client step"),
         ({"of": "os"}, "no algorithm"),
-        ({"settings": {}}, "no algorithm"),
+        ({"of": "local"}, "no algorithm"),
+        ({"settings": {}}, "other settings"),
         ({"names": ["0", "5"]}, "not here"),
         ({"run": "../../etc"}, "letters and digits"),
         ({"address": [[1]]}, "numbers and texts"),
@@ -308,7 +310,7 @@ def test_below_the_quorum_a_round_waits_for_those_who_are_missing(tmp_path, monk
 def test_without_a_quorum_it_is_given_up_in_the_end(tmp_path, monkeypatch):
     monkeypatch.setattr(network, "ONLINE_SECONDS", 0.01)
     with pytest.raises(CoterieError, match="4 of 6 clients replied, fewer than the quorum"):
-        deployed(tmp_path, IFCA, {3: silence}, quorum=0.9, patience=0.5)
+        deployed(tmp_path, IFCA, {3: silence}, quorum=0.9, patience=5.0)
 
 
 def test_a_node_that_comes_back_is_recognised(tmp_path, monkeypatch):

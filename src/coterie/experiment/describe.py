@@ -73,7 +73,7 @@ def run_settings() -> str:
     return "Settings of every run\n" + settings_table(RunSettings)
 
 
-def settings_table(kind: type[Any]) -> str:
+def settings_table(kind: type) -> str:
     """Names, types, defaults and meanings of settings, a line each."""
     settings = settings_of(kind)
     left = [f"{s.name}={s.default}" for s in settings]

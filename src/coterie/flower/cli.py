@@ -154,8 +154,7 @@ def round_line(record: dict[str, Any], rounds: int) -> str:
 def superlink_command(options: argparse.Namespace) -> int:
     from coterie.flower.services import serve_superlink
 
-    serve_superlink(options.keys, options.nodes, host=options.host, port=options.port)
-    return 0
+    return serve_superlink(options.keys, options.nodes, host=options.host, port=options.port)
 
 
 def node_command(options: argparse.Namespace) -> int:
@@ -163,5 +162,4 @@ def node_command(options: argparse.Namespace) -> int:
     from coterie.flower.services import serve_node
 
     NodeFile.read(options.node)  # a mistake in it is said at once
-    serve_node(options.node, options.superlink, options.ca, options.key)
-    return 0
+    return serve_node(options.node, options.superlink, options.ca, options.key)

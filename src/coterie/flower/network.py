@@ -274,7 +274,7 @@ class Network(Simulator):
 
     # What is asked
 
-    def at(self, *address: int | str, round: int = 0, ids: Tensor | None = None) -> FlowerClients:  # type: ignore[override]
+    def at(self, *address: int | str, round: int = 0, ids: Tensor | None = None) -> FlowerClients:
         ids = torch.arange(len(self.names)) if ids is None else ids
         if address[0] == "round":
             self.done = round + 1

@@ -37,6 +37,8 @@ from coterie.version import __version__
 if TYPE_CHECKING:
     from flwr.app import Context, Message
 
+BEGINNER = "fedavg"  # the algorithm by which others train what their clusters share
+
 
 @dataclass(frozen=True, kw_only=True)
 class NodeFile:
@@ -140,7 +142,7 @@ class Node:
     def step(self, packet: Packet) -> Packet:
         """A client step on some clients."""
         began = time.perf_counter()
-        step = client_step(packet)
+        step = self.client_step(packet)
         self.look_up(packet)
         versions, rounds, attempt = self.remember(packet, training=word(packet, "trains", bool))
         simulator = self.simulators[word(packet, "part", str)]
@@ -166,7 +168,7 @@ class Node:
         train = self.simulators["train"]
         models, cluster = tensor(packet, "models"), tensor(packet, "cluster")
         use = word(packet, "use", str)
-        step = client_step(packet) if use else None
+        step = self.client_step(packet) if use else None
         extra = self.download(packet)
         scores, counts = [], []
         for place in on.places(on.samples.sizes[self.place]):
@@ -226,6 +228,23 @@ class Node:
         self.versions[run].read(self.memory, rounds, attempt, training=training)
         return self.versions[run], rounds, attempt
 
+    def client_step(self, packet: Packet) -> Any:
+        """The client step that a message names: of which algorithm, with which settings.
+
+        It is one of the app's algorithm, or of FedAvg, with which some begin.
+        """
+        of, name = word(packet, "of", str), word(packet, "step", str)
+        settings = word(packet, "settings", dict)
+        if of not in (self.app.plan.algorithm_name, BEGINNER):
+            raise BadPacket(f"this app has no algorithm {of!r}")
+        kind = ALGORITHMS[of]
+        if set(settings) != set(setting_names(kind)):
+            raise BadPacket(f"{of} has other settings")
+        step = getattr(make(kind, settings), name, None) if name.isidentifier() else None
+        if not getattr(step, "__on_client__", False):
+            raise BadPacket(f"{of} has no client step {name!r}")
+        return step
+
     def download(self, packet: Packet) -> dict[str, Any]:
         """The keyword arguments of a step."""
         found: dict[str, Any] = dict(word(packet, "plain", dict))
@@ -281,19 +300,6 @@ class Worker:
             return Packet({**reply.words, "startup": startup}, reply.tensors)
         except AssertionError as error:
             raise CoterieError(f"the step could not be carried out: {error}") from error
-
-
-def client_step(packet: Packet) -> Any:
-    """The client step that a message names: of which algorithm, with which settings."""
-    of, name = word(packet, "of", str), word(packet, "step", str)
-    kind = ALGORITHMS.get(of)
-    settings = word(packet, "settings", dict)
-    if kind is None or set(settings) != set(setting_names(kind)):
-        raise BadPacket(f"there is no algorithm {of!r} with such settings")
-    step = getattr(make(kind, settings), name, None) if name.isidentifier() else None
-    if not getattr(step, "__on_client__", False):
-        raise BadPacket(f"{of} has no client step {name!r}")
-    return step
 
 
 def names_of(federation: Federation) -> list[str]:

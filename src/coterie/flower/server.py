@@ -15,6 +15,7 @@ from coterie.files import to_json, write_text
 from coterie.flower.evaluation import NetworkEvaluator
 from coterie.flower.network import Network
 from coterie.flower.settings import App
+from coterie.flower.waits import fetch_promptly
 from coterie.version import __version__
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ NETWORK = "network.json"  # in the run folder: the name of the run, and its clie
 def serve(grid: Grid, config: Mapping[str, Any], attempt: str) -> Run:
     """Do the run that the settings of an app describe; `attempt` is Flower's name of it."""
     app = App.of(config)
+    fetch_promptly(app.network.timeout)
     out = Path(app.network.out)
     resume = app.network.resume
     if not resume:

@@ -1,0 +1,144 @@
+import random
+import tomllib
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr", reason="the extra `flower` is not installed")
+
+from coterie import cli
+from coterie.core.errors import SettingError
+from coterie.experiment.catalogue import planned
+from coterie.experiment.settings import setting_names
+from coterie.flower.app import app_of, read_app
+from coterie.flower.node import NodeFile
+from coterie.flower.server import serve
+from coterie.flower.settings import App, NetworkSettings
+from tests.flower.fake import FakeGrid
+from tests.flower.test_network import alike, simulated
+
+
+def table(path: Path, hospitals="abcdef", rows=12, seed=0) -> Path:
+    """A table in which half of the hospitals turn the rule round."""
+    draw = random.Random(seed)
+    lines = ["hospital,age,ward,outcome"]
+    for place, hospital in enumerate(hospitals):
+        for _ in range(rows):
+            age = draw.randint(20, 90)
+            ill = (age > 55) != (place % 2 == 1)
+            ward = draw.choice(["east", "west"])
+            lines.append(f"{hospital},{age},{ward},{'ill' if ill else 'well'}")
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+TABLE = ["client=hospital", "label=outcome", "k=2", "start=random", "rounds=3", "hidden=4"]
+
+
+def test_no_setting_of_the_network_has_the_name_of_another():
+    from coterie.algorithms import ALGORITHMS
+    from coterie.data import FEDERATIONS
+    from coterie.experiment.settings import RunSettings
+
+    own = set(setting_names(NetworkSettings))
+    for owner in (RunSettings, *ALGORITHMS.values(), *FEDERATIONS.values()):
+        assert not own & set(setting_names(owner)), owner
+
+
+def test_an_app_is_written_and_read_and_keeps_every_setting(tmp_path, capsys):
+    words = ["fpfc", "rotated-digits", "clients=8", "lam=0.5", "timeout=30", "quorum=0.8"]
+    assert cli.main(["deploy", "init", str(tmp_path / "My App"), *words]) == 0
+    assert "rounds of fpfc" in capsys.readouterr().out
+    app = read_app(tmp_path / "My App")
+    assert app.config() == app_of(words).config()
+    assert (app.network.timeout, app.network.quorum, app.plan.algorithm.lam) == (30.0, 0.8, 0.5)
+    project = tomllib.loads((tmp_path / "My App" / "pyproject.toml").read_text())
+    assert project["project"]["name"] == "my-app"
+    assert cli.main(["deploy", "init", str(tmp_path / "My App"), *words]) == 2
+    assert "must be new or empty" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["ifca", "rotated-digits", "quorum=2"], "`quorum`"),
+        (["ifca", "rotated-digits", "lr=0.1,1"], "one start and one value"),
+        (["ifca", "rotated-digits", "starts=3"], "one start and one value"),
+        (["ifca", "rotated-digits", "timeot=3"], "did you mean"),
+        (["ifca", "nowhere.csv"], "nowhere.csv"),
+    ],
+)
+def test_an_app_that_cannot_be_is_refused(tmp_path, capsys, words, says):
+    assert cli.main(["deploy", "init", str(tmp_path / "app"), *words]) == 2
+    assert says in capsys.readouterr().err
+    assert not (tmp_path / "app").exists()
+
+
+def test_a_table_on_three_nodes_is_the_table_in_one_place(tmp_path):
+    whole = table(tmp_path / "all.csv")
+    words = ["ifca", str(whole), *TABLE]
+    app = app_of(words)
+    lines = whole.read_text().splitlines()
+    files = []
+    for node, own in enumerate(("ab", "cde", "f")):  # the last has one client only
+        path = tmp_path / f"{node}.csv"
+        path.write_text("\n".join(line for line in lines if line[0] in own + "h") + "\n")
+        files.append(NodeFile(data=str(path), memory=str(tmp_path / f"memory{node}")))
+    assert "all.csv" not in app.config()["schema"]
+    config = {**app.config(), "path": "", "nodes": 3, "out": str(tmp_path / "run")}
+    run = serve(FakeGrid(App.of(config), files), config, "1")
+    alike(run, simulated([*words, "evaluate=10"]))
+    assert run.federation.clients == tuple("abcdef")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda text: text.replace("age", "years"), "age"),
+        (lambda text: text.replace("east", "3").replace("west", "4"), "`ward` must hold text"),
+        (lambda text: text.replace("ill", "dead"), "does not know: dead"),
+        (lambda text: text.replace("hospital", "clinic"), "hospital"),
+        (lambda text: text.splitlines()[0] + "\n", "no rows"),
+    ],
+)
+def test_a_node_whose_table_does_not_fit_is_told_before_it_joins(tmp_path, capsys, change, says):
+    app = tmp_path / "app"
+    whole = table(tmp_path / "all.csv")
+    assert cli.main(["deploy", "init", str(app), "ifca", str(whole), *TABLE]) == 0
+    (tmp_path / "node.toml").write_text('data = "mine.csv"\n')
+    (tmp_path / "mine.csv").write_text(whole.read_text())
+    command = ["deploy", "check", str(tmp_path / "node.toml"), "--app", str(app)]
+    capsys.readouterr()
+    assert cli.main(command) == 0
+    assert "clients   6: a, b, c, d, e, f" in capsys.readouterr().out
+    (tmp_path / "mine.csv").write_text(change(whole.read_text()))
+    assert cli.main(command) == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("dat = 'x'", "did you mean `data`"),
+        ("data = 3", "must be a text"),
+        ("data", "cannot be read"),
+        ("share = '4/3'", "as in 1/3"),
+        ("share = 'half'", "as in 1/3"),
+    ],
+)
+def test_a_node_file_that_cannot_be_is_refused(tmp_path, text, says):
+    (tmp_path / "node.toml").write_text(text)
+    with pytest.raises(SettingError, match=says):
+        NodeFile.read(tmp_path / "node.toml")
+
+
+def test_shares_are_all_clients_once():
+    for of in (1, 3, 7):
+        bounds = [NodeFile(share=f"{i}/{of}").bounds(10) for i in range(1, of + 1)]
+        assert [b for b, _ in bounds] == [0, *(e for _, e in bounds)][:-1]
+        assert bounds[-1][1] == 10
+
+
+def test_an_app_runs_as_planned():
+    plan = planned(["k-fed", "gaussian-clusters"])
+    assert App.of(App(plan, NetworkSettings()).config()).plan.algorithm == plan.algorithm
