@@ -1,4 +1,4 @@
-"""The command line: `coterie run`, `report`, `compare`, `reproduce`, `data`, `deploy` and others."""
+"""The command line: `coterie run`, `report`, `compare`, `reproduce`, `data`, `deploy` and more."""
 
 from __future__ import annotations
 

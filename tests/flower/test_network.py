@@ -313,6 +313,12 @@ def test_without_a_quorum_it_is_given_up_in_the_end(tmp_path, monkeypatch):
         deployed(tmp_path, IFCA, {3: silence}, quorum=0.9, patience=5.0)
 
 
+def test_what_fails_on_all_nodes_ends_the_run_with_its_reason(tmp_path, monkeypatch):
+    monkeypatch.setattr(network, "ONLINE_SECONDS", 0.01)
+    with pytest.raises(CoterieError, match="all nodes reply with an error: out of memory"):
+        deployed(tmp_path, IFCA, dict.fromkeys((1, 2, 3), an_error))
+
+
 def test_a_node_that_comes_back_is_recognised(tmp_path, monkeypatch):
     monkeypatch.setattr(network, "ONLINE_SECONDS", 0.0)
     app = app_of(*IFCA)

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.05  # between looks for replies
 ONLINE_SECONDS = 2.0  # between looks at who is there
+MOST_FAILURES = 3  # times in a row that all nodes may reply with an error
 MOST_CLASSES = 100  # true clusters of samples, where no schema says how many there are
 NAMES = {kind: name for name, kind in ALGORITHMS.items()}
 
@@ -80,6 +81,7 @@ class Network(Simulator):
         self.done = 0  # rounds done
         self.saved = 0  # rounds that the server's checkpoint holds
         self.counts = Counts()
+        self.errors: list[str] = []  # that nodes replied with to the last message
         self.usual: dict[tuple[str, str], float] = {}  # (step, field) -> size of a usual reply
 
     def begin(self, names: list[str] | None = None, sizes: list[int] | None = None) -> None:
@@ -211,12 +213,14 @@ class Network(Simulator):
         ]
         nodes = dict(zip(self.grid.push_messages(messages), packets, strict=True))
         found: dict[int, Packet] = {}
+        self.errors = []
         while nodes and time.monotonic() - began < timeout:
             for reply in self.grid.pull_messages(list(nodes)):
                 node = nodes.pop(reply.metadata.reply_to_message_id, None)
                 if node is None:
                     continue
                 if reply.has_error():
+                    self.errors.append(reply.error.reason)
                     warn(f"node {node} replied with an error: {reply.error.reason}")
                     continue
                 try:
@@ -248,7 +252,7 @@ class Network(Simulator):
         """
         settings = self.app.network
         deadline = time.monotonic() + settings.patience
-        left, answers = ids, []
+        left, answers, failures = ids, [], 0
         while True:
             present = self.present(left)
             packets = {node: packet(own) for node, own in present.items()}
@@ -264,6 +268,10 @@ class Network(Simulator):
             if len(heard) >= settings.quorum * len(ids):
                 self.counts.silent += len(left)
                 return answers
+            # What fails everywhere, and again, will not be better the next time.
+            failures = failures + 1 if packets and len(self.errors) == len(packets) else 0
+            if failures == MOST_FAILURES:
+                raise CoterieError(f"all nodes reply with an error: {self.errors[0]}")
             if time.monotonic() > deadline:
                 raise CoterieError(
                     f"{len(heard)} of {len(ids)} clients replied, fewer than the quorum of "

@@ -37,7 +37,7 @@ from coterie.version import __version__
 if TYPE_CHECKING:
     from flwr.app import Context, Message
 
-BEGINNER = "fedavg"  # the algorithm by which others train what their clusters share
+BEGINNERS = ("fedavg", "one-shot")  # algorithms with which others begin
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,11 +231,11 @@ class Node:
     def client_step(self, packet: Packet) -> Any:
         """The client step that a message names: of which algorithm, with which settings.
 
-        It is one of the app's algorithm, or of FedAvg, with which some begin.
+        It is one of the app's algorithm, or of those with which some begin.
         """
         of, name = word(packet, "of", str), word(packet, "step", str)
         settings = word(packet, "settings", dict)
-        if of not in (self.app.plan.algorithm_name, BEGINNER):
+        if of not in (self.app.plan.algorithm_name, *BEGINNERS):
             raise BadPacket(f"this app has no algorithm {of!r}")
         kind = ALGORITHMS[of]
         if set(settings) != set(setting_names(kind)):
