@@ -139,6 +139,13 @@ def test_quick_settings_take_the_place_of_the_full_ones(tiny):
     assert [entry.name for entry in recipe.chosen("quick").values()] == ["local"]
 
 
+def test_a_whole_name_chooses_its_entry_alone():
+    names = [entry.name for entry in recipes.recipe("fpfc/table1").chosen("full", "CFL").values()]
+    assert names == ["CFL"]
+    some = recipes.recipe("fpfc/table1").chosen("full", "CFL, our").values()
+    assert [entry.name for entry in some] == ["CFL, our third condition", "CFL, our thresholds"]
+
+
 def test_a_part_of_a_recipe_is_run_and_joins_what_was_measured(tiny, capsys):
     kept = tiny / "recipes" / "nobody" / "table0.json"
     full = ["reproduce", "nobody/table0", "--full"]

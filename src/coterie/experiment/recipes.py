@@ -102,9 +102,13 @@ class Recipe:
         return self.item == item or self.item.startswith(f"{item}, ")
 
     def chosen(self, mode: str, only: str = "") -> dict[int, Entry]:
-        """The entries that are run in a mode, those with `only` in their name, by their number."""
+        """The entries that are run in a mode, by their number.
+
+        With `only`, that of this name; if there is none, those with it in their name.
+        """
         possible = [each for each in self.entries if mode == "full" or each.quick is not None]
-        found = {i: entry for i, entry in enumerate(possible) if only in entry.name}
+        exact = {i: entry for i, entry in enumerate(possible) if entry.name == only}
+        found = exact or {i: entry for i, entry in enumerate(possible) if only in entry.name}
         if not found:
             names = ", ".join(entry.name for entry in possible)
             raise SettingError(f"no entry of {self.name} has {only!r} in its name ({names})")

@@ -220,7 +220,7 @@ class Network(Simulator):
                 if node is None:
                     continue
                 if reply.has_error():
-                    self.errors.append(reply.error.reason)
+                    self.errors.append(str(reply.error.reason))
                     warn(f"node {node} replied with an error: {reply.error.reason}")
                     continue
                 try:
