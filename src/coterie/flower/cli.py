@@ -70,7 +70,10 @@ def init_command(options: argparse.Namespace) -> int:
 
     app = write_app(options.folder, options.words)
     print(f"Wrote the app to {options.folder}: {app.plan.settings.rounds} rounds of", end=" ")
-    print(f"{app.plan.algorithm_name}; `coterie deploy local {options.folder}` tries it here.")
+    table = " --data FILE" if app.plan.federation_name == "table" else ""
+    print(
+        f"{app.plan.algorithm_name}; `coterie deploy local {options.folder}{table}` tries it here."
+    )
     return 0
 
 
