@@ -124,7 +124,10 @@ except KeyboardInterrupt:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_everything(tmp_path, number):
     program = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, tmp_path], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", PROGRAM, tmp_path],
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # we may be under nohup ourselves
     )
     mark, _ = program.stdout.readline().split()
     until(lambda: len(set(marked(mark))) == 2)
