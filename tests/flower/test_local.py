@@ -436,7 +436,9 @@ def test_a_server_that_cannot_begin_says_why(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(SettingError, match=f"port {port} of 127.0.0.1 is taken"):
-            serve_superlink(tmp_path / "tls", tmp_path, host="127.0.0.1", port=port)
+            serve_superlink(
+                tmp_path / "tls", tmp_path, host="127.0.0.1", port=port, own_port=free_ports(1)[0]
+            )
 
 
 def test_flower_reads_the_paths_of_a_node_as_they_are(tmp_path):
