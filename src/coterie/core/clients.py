@@ -144,5 +144,5 @@ def merged(*answers: tuple[Tensor, Any]) -> tuple[Tensor, Any]:
 
     Clients are in increasing order of id; the upload is None if nobody answered.
     """
-    ids = torch.cat([ids for ids, _ in answers]).sort().values
+    ids = torch.cat([torch.arange(0), *(ids for ids, _ in answers)]).sort().values
     return ids, Stack().finish([(ids, upload) for ids, upload in answers if len(ids)])

@@ -35,7 +35,7 @@ class Shard:
     def __init__(
         self, samples: Samples, task: Task, seed: int, chunk: int, first: int, population: int
     ) -> None:
-        self.memory = OwnMemory(torch.arange(first, first + len(samples)))
+        self.memory = OwnMemory(len(samples), lambda ids: ids - first)
         self.simulator = Simulator(
             samples,
             task,

@@ -55,20 +55,20 @@ class ClientMemory:
 
 
 class OwnMemory(ClientMemory):
-    """The memory of some clients of a larger federation, with rows for them only."""
+    """The memory of some clients of a larger federation; `place` says which row each has."""
 
-    def __init__(self, ids: Tensor) -> None:
-        super().__init__(len(ids))
-        self.ids = ids  # [a] increasing
+    def __init__(self, count: int, place: Callable[[Tensor], Tensor]) -> None:
+        super().__init__(count)
+        self.place = place
 
     def remembers(self, name: str, ids: Tensor) -> Tensor:
-        return super().remembers(name, torch.searchsorted(self.ids, ids))
+        return super().remembers(name, self.place(ids))
 
     def recall(self, name: str, ids: Tensor) -> Tensor:
-        return super().recall(name, torch.searchsorted(self.ids, ids))
+        return super().recall(name, self.place(ids))
 
     def keep(self, name: str, ids: Tensor, value: Tensor) -> None:
-        super().keep(name, torch.searchsorted(self.ids, ids), value)
+        super().keep(name, self.place(ids), value)
 
 
 class Simulator:
@@ -168,6 +168,18 @@ class Simulator:
             total = fold.add(total, chunk, step(cohort, **download))
         return total
 
+    def answered(
+        self,
+        step: Callable[..., Any],
+        fold: Fold[Any],
+        ids: Tensor,
+        round: int,
+        address: tuple[int | str, ...],
+        message: dict[str, Any],
+    ) -> tuple[Tensor, Any]:
+        """Who of `ids` answers a step, and the fold of what they send, unfinished; here all do."""
+        return ids, self.folded(step, fold, ids, round, address, message)
+
 
 class SimulatedClients:
     """Some clients of a simulator in one round; what an algorithm sees."""
@@ -203,5 +215,5 @@ class SimulatedClients:
         fold = fold or Stack()
         address = (*self._address, self._calls[0])
         self._calls[0] += 1
-        total = self.simulator.folded(step, fold, self.ids, self.round, address, message)
-        return self.ids, fold.finish(total)
+        ids, total = self.simulator.answered(step, fold, self.ids, self.round, address, message)
+        return ids, fold.finish(total)

@@ -15,35 +15,25 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import safetensors.torch
 from torch import Tensor
 
-from coterie.engine.simulator import ClientMemory
+from coterie.engine.simulator import OwnMemory
 from coterie.files import remove_unfinished, write_atomically
 
 RUNS_KEPT = 2  # runs whose memory stays; those before are over
 VERSION = re.compile(r"(\d{8})-(\w+)\.safetensors")
 
 
-class NodeMemory(ClientMemory):
-    """The memory of a node's clients; `place` says in which row each of them is."""
+class NodeMemory(OwnMemory):
+    """The memory of a node's clients, which knows whether it has changed."""
 
-    def __init__(self, count: int, place: Callable[[Tensor], Tensor]) -> None:
-        super().__init__(count)
-        self.place = place
-        self.changed = False
-
-    def remembers(self, name: str, ids: Tensor) -> Tensor:
-        return super().remembers(name, self.place(ids))
-
-    def recall(self, name: str, ids: Tensor) -> Tensor:
-        return super().recall(name, self.place(ids))
+    changed = False
 
     def keep(self, name: str, ids: Tensor, value: Tensor) -> None:
-        super().keep(name, self.place(ids), value)
+        super().keep(name, ids, value)
         self.changed = True
 
 

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from coterie.algorithms import ALGORITHMS
 from coterie.core.algorithm import Serving
-from coterie.core.clients import Each, Fold, Part, Stack
+from coterie.core.clients import Clients, Each, Fold, Part, merged
 from coterie.core.errors import CoterieError, CoterieWarning, DataError
 from coterie.core.lazy import dense
 from coterie.data.federation import Federation, Samples
@@ -282,16 +282,31 @@ class Network(Simulator):
 
     # What is asked
 
-    def at(self, *address: int | str, round: int = 0, ids: Tensor | None = None) -> FlowerClients:
-        ids = torch.arange(len(self.names)) if ids is None else ids
+    def at(self, *address: int | str, round: int = 0, ids: Tensor | None = None) -> Clients:
         if address[0] == "round":
             self.done = round + 1
-        trains = address[0] in ("round", "start")
-        return FlowerClients(self, round, ids, (self.seed, *address), trains)
+        return super().at(*address, round=round, ids=ids)
 
     @property
     def ids(self) -> Tensor:
         return torch.arange(len(self.names))
+
+    def answered(
+        self,
+        step: Callable[..., Any],
+        fold: Fold[Any],
+        ids: Tensor,
+        round: int,
+        address: tuple[int | str, ...],
+        message: dict[str, Any],
+    ) -> tuple[Tensor, Any]:
+        """Who replied, and the fold of what they sent, in the order in which a simulator folds."""
+        ids, upload = self.step(step, ids, round, address, message)
+        total = fold.start()
+        for places in self.places(self.samples.sizes[ids]):
+            part = type(upload)(*(value[places] for value in upload))
+            total = fold.add(total, ids[places], part)
+        return ids, total
 
     def step(
         self,
@@ -300,7 +315,6 @@ class Network(Simulator):
         round: int,
         address: tuple[int | str, ...],
         message: dict[str, Any],
-        trains: bool,
     ) -> tuple[Tensor, Any]:
         """A client step on the clients `ids`: who replied, in order, and what they sent."""
         if not len(ids):
@@ -308,6 +322,7 @@ class Network(Simulator):
         example = self.rehearse(step, ids[:1], round, message)
         spec = {name: (tuple(v.shape[1:]), v.dtype) for name, v in example._asdict().items()}
         label = step.__qualname__
+        trains = address[1] in ("round", "start")  # after the seed; else it is an evaluation
         words = {"round": round, "address": list(address), "trains": trains, "part": "train"}
 
         def packet(own: Tensor) -> Packet:
@@ -325,7 +340,7 @@ class Network(Simulator):
             return type(example)(**found)
 
         answers = self.exchange(ids, packet, accept)
-        return in_id_order(self.without_outliers(label, answers))
+        return merged(*self.without_outliers(label, answers))
 
     def score(self, serving: Serving, part: str, draws_map: str) -> tuple[Tensor, Any]:
         """How well a serving does on a part of the clients' data, and what places them on a map."""
@@ -362,7 +377,7 @@ class Network(Simulator):
         def accept(node: int, own: Tensor, reply: Packet) -> Any:
             return kind(**self.checked("score", spec, own, reply, finite=False))
 
-        return in_id_order(self.exchange(serving.ids, packet, accept))
+        return merged(*self.exchange(serving.ids, packet, accept))
 
     def packet(
         self,
@@ -482,55 +497,6 @@ class Network(Simulator):
         }
 
 
-class FlowerClients:
-    """Some clients of the network in one round; what an algorithm sees."""
-
-    def __init__(
-        self,
-        network: Network,
-        round: int,
-        ids: Tensor,
-        address: tuple[int | str, ...],
-        trains: bool,
-    ) -> None:
-        self.network = network
-        self.round = round
-        self.ids = ids
-        self._address = address
-        self._trains = trains
-        self._calls = [0]  # shared with the narrowed views, so that no two calls draw the same
-
-    @property
-    def population(self) -> int:
-        return len(self.network.names)
-
-    @property
-    def task(self) -> Any:
-        return self.network.task
-
-    def only(self, ids: Tensor) -> FlowerClients:
-        """The same clients, narrowed to `ids`."""
-        ids = ids.sort().values
-        narrowed = FlowerClients(self.network, self.round, ids, self._address, self._trains)
-        narrowed._calls = self._calls
-        return narrowed
-
-    def run(
-        self, step: Callable[..., Any], *, fold: Fold[Any] | None = None, **message: Any
-    ) -> tuple[Tensor, Any]:
-        """Run a client step on these clients, where they are, and fold what they send."""
-        assert getattr(step, "__on_client__", False), f"{step} is not marked @on_client"
-        fold = fold or Stack()
-        address = (*self._address, self._calls[0])
-        self._calls[0] += 1
-        ids, upload = self.network.step(step, self.ids, self.round, address, message, self._trains)
-        total = fold.start()
-        for places in self.network.places(self.network.samples.sizes[ids]):
-            part = type(upload)(*(value[places] for value in upload))
-            total = fold.add(total, ids[places], part)
-        return ids, fold.finish(total)
-
-
 def enrolled(app: App, reply: Packet) -> Known:
     """What a node said of itself, checked."""
     names = word(reply, "clients", list)
@@ -577,24 +543,15 @@ def unwrapped(step: Callable[..., Any]) -> tuple[Callable[..., Any], dict[str, A
     return step, {}
 
 
-def in_id_order(answers: list[tuple[Tensor, Any]]) -> tuple[Tensor, Any]:
-    """All answers as one, in order of client id."""
-    stack = Stack().finish(answers)
-    ids = torch.cat([torch.arange(0), *(own for own, _ in answers)]).sort().values
-    return ids, stack
-
-
 def own_sizes(known: Known) -> Iterable[tuple[str, int]]:
     return zip(known.names, known.sizes.tolist(), strict=True)
 
 
 def seconds_of(reply: Packet | None) -> list[float]:
     """How long a node computed, and how long it took to get ready to; as far as it can be true."""
-    said = [] if reply is None else [reply.words.get(name) for name in ("seconds", "startup")]
-    return [float(s) if isinstance(s, int | float) and 0 <= s < 1e6 else 0.0 for s in said] or [
-        0,
-        0,
-    ]
+    words = {} if reply is None else reply.words
+    said = [words.get(name) for name in ("seconds", "startup")]
+    return [float(s) if isinstance(s, int | float) and 0 <= s < 1e6 else 0.0 for s in said]
 
 
 def warn(text: str) -> None:

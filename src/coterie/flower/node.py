@@ -124,13 +124,11 @@ class Node:
 
     def enrol(self, packet: Packet) -> Packet:
         """Who is here."""
-        layout = self.task.layout
         words = {
             "coterie": __version__,
             "app": self.app.fingerprint,
             "clients": self.names,
             "cluster": None if self.cluster is None else self.cluster.tolist(),
-            "parameters": layout.size,
             "shape": list(self.train.x.shape[1:]),
             "types": [
                 str(part.dtype).removeprefix("torch.") for part in (self.train.x, self.train.y)
@@ -170,8 +168,9 @@ class Node:
         use = word(packet, "use", str)
         step = self.client_step(packet) if use else None
         extra = self.download(packet)
-        scores, counts = [], []
+        scores, counts, places = [], [], []
         for place in on.places(on.samples.sizes[self.place]):
+            places.append(place)
             ids = self.ids[place]
             cohort = on.cohort(ids, 0, (train.seed, "score"))
             if step is not None and use == "label":
@@ -184,7 +183,7 @@ class Node:
                 mine = train.cohort(ids, 0, (train.seed, "adapt"))
                 own = step(mine, model=own, **extra)
             scores.append(cohort.score(own))
-        order = torch.cat(list(on.places(on.samples.sizes[self.place]))).argsort()
+        order = torch.cat(places).argsort()
         answer = {"scores": torch.cat(scores)[order]}
         if counts:
             answer["counts"] = torch.cat(counts)[order]
