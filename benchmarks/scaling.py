@@ -70,8 +70,14 @@ def memory(name: str) -> float:
 def table(options: argparse.Namespace) -> str:
     """The table of seconds and memory against the number of clients."""
     sizes = [100, 1000] if options.quick else [100, 1000, 10_000, 100_000]
-    work = [("FedAvg", m, f) for f in (0.01, 1.0) for m in sizes if f * m >= 10]
-    work += [("IFCA, k = 4", m, 0.01) for m in sizes[-2:] if m >= 1000]
+    counts = {"FedAvg": sizes, "IFCA, k = 4": sizes[-2:]}
+    work = [
+        (method, m, f)
+        for method in METHODS
+        for f in (0.01, 1.0)
+        for m in counts[method]
+        if f * m >= 10
+    ]
     rows = []
     for method, clients, fraction in work:
         print(f"{method} with {clients} clients ...", file=sys.stderr, flush=True)

@@ -24,7 +24,7 @@ from coterie.core.lazy import Picked, add_up
 from coterie.engine.stack import Slope, Stack
 
 # What the activations that are worked on at a time may occupy: they should stay in the cache.
-BLOCK_BYTES = 2 * 2**20
+BLOCK_BYTES = 2**20
 
 
 def pays(rows: Rows, descent: Descent) -> bool:
@@ -124,18 +124,20 @@ def descend(
     is the derivative of the losses of some clients by their outputs. Gives - lr S [m, h, n] and
     where the bias and the upper weights end.
     """
-    gram = torch.bmm(x, x.mT)  # [m, n, n]
-    if bias is not None:
-        gram += 1
-    z, upper, moved = z.clone(), [weight.clone() for weight in upper], torch.zeros_like(z)
+    upper, moved = [weight.clone() for weight in upper], torch.zeros_like(z)
     block = max(1, BLOCK_BYTES // (z[0].numel() * z.element_size()))
     for begin in range(0, len(z), block):
         here = slice(begin, begin + block)
         slope, own = slopes(here), [weight[here] for weight in upper]
-        for _ in range(descent.steps[0]):
-            step, gradients = stack.gradients(z[here], own, slope)
+        gram = torch.bmm(x[here], x[here].mT)  # [block, n, n]
+        if bias is not None:
+            gram += 1
+        now = z[here].clone()
+        for left in reversed(range(descent.steps[0])):
+            step, gradients = stack.gradients(now, own, slope)
             moved[here].sub_(step, alpha=descent.lr)
-            z[here].baddbmm_(step, gram[here], alpha=-descent.lr)
             for weight, gradient in zip(own, gradients, strict=True):
                 weight.sub_(gradient, alpha=descent.lr)
+            if left:  # nobody looks at where the last step leads
+                now.baddbmm_(step, gram, alpha=-descent.lr)
     return moved, upper if bias is None else [bias + moved.sum(2), *upper]

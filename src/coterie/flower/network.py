@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -31,8 +31,10 @@ from coterie.data.federation import Federation, Samples
 from coterie.data.tables.columns import in_order
 from coterie.engine.simulator import Simulator
 from coterie.experiment.evaluation import losses_or_gradients
+from coterie.flower.enrolment import Known, enrolled, rehearsal
+from coterie.flower.replies import Spec, Usual, checked, seconds_of
 from coterie.flower.settings import App
-from coterie.flower.wire import TYPES, BadPacket, Packet, packed, tensor, unpacked, word
+from coterie.flower.wire import BadPacket, Packet, packed, unpacked
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
@@ -42,19 +44,6 @@ ONLINE_SECONDS = 2.0  # between looks at who is there
 MOST_FAILURES = 3  # times in a row that all nodes may reply with an error
 MOST_CLASSES = 100  # true clusters of samples, where no schema says how many there are
 NAMES = {kind: name for name, kind in ALGORITHMS.items()}
-
-Spec = dict[str, tuple[tuple[int, ...], torch.dtype]]  # field -> shape after the client axis, type
-
-
-class Known(NamedTuple):
-    """What a node said when it enrolled."""
-
-    names: list[str]
-    sizes: Tensor  # [a] training samples
-    cluster: list[int] | None  # true clusters, where they are known
-    shape: tuple[int, ...]  # of one sample
-    types: tuple[torch.dtype, torch.dtype]  # of samples and of targets
-    tested: bool  # whether its clients have test samples
 
 
 class Counts:
@@ -82,7 +71,7 @@ class Network(Simulator):
         self.saved = 0  # rounds that the server's checkpoint holds
         self.counts = Counts()
         self.errors: list[str] = []  # that nodes replied with to the last message
-        self.usual: dict[tuple[str, str], float] = {}  # (step, field) -> size of a usual reply
+        self.usual = Usual(app.network.outlier)
 
     def begin(self, names: list[str] | None = None, sizes: list[int] | None = None) -> None:
         """Wait for the nodes and number their clients; or expect those of a run that goes on."""
@@ -94,7 +83,9 @@ class Network(Simulator):
                 )
             time.sleep(POLL_SECONDS)
             self.look()
-        known = {name: int(n) for each in self.nodes.values() for name, n in own_sizes(each)}
+        known: dict[str, int] = {}
+        for node in self.nodes.values():
+            known |= node.size_of
         if names is None:
             found = tuple(known)
             order = sorted(range(len(found)), key=in_order(found))
@@ -332,7 +323,7 @@ class Network(Simulator):
         clusters = len(models) if isinstance(models, Tensor) else len(self.names)
 
         def accept(node: int, own: Tensor, reply: Packet) -> Any:
-            found = self.checked(label, spec, own, reply)
+            found = checked(label, spec, len(own), reply)
             if "cluster" in found and bool((found["cluster"] >= clusters).any()):
                 raise BadPacket(f"{label} knows {clusters} clusters, got another")
             if "size" in found and not torch.equal(found["size"], self.samples.sizes[own]):
@@ -340,7 +331,15 @@ class Network(Simulator):
             return type(example)(**found)
 
         answers = self.exchange(ids, packet, accept)
-        return merged(*self.without_outliers(label, answers))
+        for field in answers[0][1]._fields if answers and self.usual.limit else ():
+            answers, outliers = self.usual.only(label, field, answers)
+            for i in outliers:
+                warn(
+                    f"the reply of client {self.names[i]} is refused: {field} of {label} is "
+                    f"more than {self.usual.limit:g} times as large as usual"
+                )
+            self.counts.refused += len(outliers)
+        return merged(*answers)
 
     def score(self, serving: Serving, part: str, draws_map: str) -> tuple[Tensor, Any]:
         """How well a serving does on a part of the clients' data, and what places them on a map."""
@@ -375,7 +374,7 @@ class Network(Simulator):
         kind = NamedTuple("Scored", [(name, Tensor) for name in spec])  # type: ignore[misc]
 
         def accept(node: int, own: Tensor, reply: Packet) -> Any:
-            return kind(**self.checked("score", spec, own, reply, finite=False))
+            return kind(**checked("score", spec, len(own), reply, finite=False))
 
         return merged(*self.exchange(serving.ids, packet, accept))
 
@@ -422,8 +421,6 @@ class Network(Simulator):
         }
         return Packet({**common, **asked, **words}, tensors)
 
-    # What may come back
-
     def rehearse(
         self, step: Callable[..., Any], ids: Tensor, round: int, message: dict[str, Any]
     ) -> Any:
@@ -432,60 +429,6 @@ class Network(Simulator):
         download = {n: v.of(ids) if isinstance(v, Each) else v for n, v in message.items()}
         made = step(cohort, **download)
         return type(made)(*map(dense, made))
-
-    def checked(
-        self, label: str, spec: Spec, own: Tensor, reply: Packet, *, finite: bool = True
-    ) -> dict[str, Tensor]:
-        """The tensors of a reply, if they are what the step returns for these clients."""
-        if word(reply, "fields", list) != list(spec) or set(reply.tensors) != set(spec):
-            raise BadPacket(f"{label} returns {', '.join(spec)}, got {', '.join(reply.tensors)}")
-        if set(reply.words) != {"fields", "seconds", "startup"}:
-            raise BadPacket(f"it says more than {label} does: {', '.join(reply.words)}")
-        for name, (shape, kind) in spec.items():
-            value = tensor(reply, name)
-            if tuple(value.shape) != (len(own), *shape) or value.dtype != kind:
-                raise BadPacket(
-                    f"{name} of {label} must be {[len(own), *shape]} of {kind}, "
-                    f"got {list(value.shape)} of {value.dtype}"
-                )
-            if finite and value.is_floating_point() and not bool(torch.isfinite(value).all()):
-                raise BadPacket(f"{name} of {label} is not finite")
-            if kind == torch.int64 and bool((value < 0).any()):  # all are counts or places
-                raise BadPacket(f"{name} of {label} is negative")
-        return reply.tensors
-
-    def without_outliers(
-        self, label: str, answers: list[tuple[Tensor, Any]]
-    ) -> list[tuple[Tensor, Any]]:
-        """The answers without those that are far larger than is usual for this step."""
-        limit = self.app.network.outlier
-        if not limit or not answers:
-            return answers
-        for field in answers[0][1]._fields:
-            values = [getattr(up, field) for _, up in answers]
-            if not values[0].is_floating_point() or values[0][0].numel() < 2:
-                continue
-            norms = torch.cat([value.flatten(1).double().norm(dim=1) for value in values])
-            before = self.usual.get((label, field))
-            usual = float(norms.median()) if before is None else max(before, float(norms.median()))
-            if usual == 0:
-                continue
-            kept = []
-            for own, up in answers:
-                norm = getattr(up, field).flatten(1).double().norm(dim=1)
-                fine = norm <= limit * usual
-                for i in own[~fine].tolist():
-                    warn(
-                        f"the reply of client {self.names[i]} is refused: {field} of {label} is "
-                        f"more than {limit:g} times as large as usual"
-                    )
-                self.counts.refused += int((~fine).sum())
-                if bool(fine.any()):
-                    kept.append((own[fine], type(up)(*(value[fine] for value in up))))
-            answers = kept
-            if before is None or len(norms) > 2:
-                self.usual[label, field] = usual
-        return answers
 
     def notes(self) -> dict[str, Any]:
         """What happened since this was last asked, for the record of a round."""
@@ -497,61 +440,12 @@ class Network(Simulator):
         }
 
 
-def enrolled(app: App, reply: Packet) -> Known:
-    """What a node said of itself, checked."""
-    names = word(reply, "clients", list)
-    if word(reply, "app", str) != app.fingerprint:
-        raise BadPacket("it has another app, or another version of coterie")
-    if not names or len(set(names)) < len(names) or not all(isinstance(n, str) for n in names):
-        raise BadPacket("it must name its clients, each once")
-    sizes = tensor(reply, "sizes")
-    if sizes.shape != (len(names),) or sizes.dtype != torch.long or bool((sizes < 1).any()):
-        raise BadPacket("it must say how many samples each of its clients has")
-    shape = word(reply, "shape", list)
-    types = word(reply, "types", list)
-    if not all(isinstance(n, int) and n > 0 for n in shape) or len(types) != 2:
-        raise BadPacket("it must say what its samples look like")
-    if any(kind not in TYPES for kind in types):
-        raise BadPacket("it must say of which type its samples are")
-    cluster = reply.words.get("cluster")
-    if cluster is not None and (
-        not isinstance(cluster, list)
-        or len(cluster) != len(names)
-        or not all(isinstance(c, int) for c in cluster)
-    ):
-        raise BadPacket("it must say of all its clients in which true cluster they are, or of none")
-    kinds = TYPES[types[0]], TYPES[types[1]]
-    return Known(names, sizes, cluster, tuple(shape), kinds, bool(reply.words.get("tested")))
-
-
-def rehearsal(app: App, known: Known) -> Federation:
-    """One client with a few samples of no meaning, of the shape that the nodes have."""
-    if app.schema is not None:
-        return app.schema.stub(known.shape, known.types[0])
-    generator = torch.Generator().manual_seed(0)
-    x = torch.rand(2, *known.shape, generator=generator)
-    x = x.to(known.types[0]) if known.types[0].is_floating_point else (9 * x).to(known.types[0])
-    y = torch.arange(2).to(known.types[1])
-    return Federation(Samples(x, y, torch.tensor([0, 2])))
-
-
 def unwrapped(step: Callable[..., Any]) -> tuple[Callable[..., Any], dict[str, Any]]:
     """A client step, and arguments that it was given already."""
     if isinstance(step, partial):
         assert not step.args
         return step.func, step.keywords
     return step, {}
-
-
-def own_sizes(known: Known) -> Iterable[tuple[str, int]]:
-    return zip(known.names, known.sizes.tolist(), strict=True)
-
-
-def seconds_of(reply: Packet | None) -> list[float]:
-    """How long a node computed, and how long it took to get ready to; as far as it can be true."""
-    words = {} if reply is None else reply.words
-    said = [words.get(name) for name in ("seconds", "startup")]
-    return [float(s) if isinstance(s, int | float) and 0 <= s < 1e6 else 0.0 for s in said]
 
 
 def warn(text: str) -> None:
