@@ -20,9 +20,8 @@ g is the SCAD penalty, quadratic near 0. The server's line is in `vectors/fusion
 Differences from the paper
 - Lambda need not be given: by default it is chosen on a path of falling values, each begun where
   the one before ended, by how well models trained in its clusters serve samples that devices hold
-  out; the rounds then begin with these models.
-- The text updates pairs with both devices in A_k (`pairs=both`); the authors' code, and the
-  default, those with at least one (`pairs=either`).
+  out; the rounds then begin with these models, trained on until they serve no better.
+- Pairs with either device in A_k are updated, as in the authors' code; the text has `pairs=both`.
 - Of a larger network a part may be fused (`part=head`); the rest is averaged over everybody.
 """
 
@@ -98,22 +97,22 @@ class FPFC(LocalWork):
     lambdas: int = 8  # values of lambda on the path
     lam_least: float = 0.1  # the last of them, as a share of the first, which joins everybody
     path_rounds: int = 100  # rounds for each of them
+    stages: int = 40  # times path_rounds that models of the best clusters train on, at most
     hold: float = 0.2  # share of a device's samples that the path holds out to judge by
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(self, "lam", 0)
+        least = {"lam": 0, "apart": 0, "stages": 0, "lambdas": 1, "path_rounds": 1}
+        for name in least:
+            at_least(self, name, least[name])
         for positive in ("rho", "nu", "xi"):
             above(self, positive, 0)
         one_of(self, "penalty", ["scad", "l1"])
         one_of(self, "pairs", ["either", "both"])
         above(self, "a", 1 + 1 / self.rho)
-        at_least(self, "apart", 0)
         if self.apart and not self.lam:
             raise SettingError(f"`apart` of FPFC needs a `lam` of your own, got {self.apart} and 0")
-        at_least(self, "lambdas", 1)
         between(self, "lam_least", 0, 1)
-        at_least(self, "path_rounds", 1)
         between(self, "hold", 0, 1)
 
     def init(self, start: Start) -> State:
@@ -147,9 +146,8 @@ class FPFC(LocalWork):
     def train(self, cohort: Cohort, zeta: Tensor, trunk: Tensor, share: Tensor) -> Upload:
         part = cohort.task.layout.part(self.part)
         begin, anchor = join(part, cohort.recall("omega"), trunk), join(part, zeta, trunk)
-        end = self.local_update(
-            cohort.using(float(share)), begin, pull=self.rho * part, anchor=anchor
-        )
+        used = cohort.using(float(share))
+        end = self.local_update(used, begin, pull=self.rho * part, anchor=anchor)
         omega, trunk = split(part, end)
         cohort.keep("omega", omega)
         return Upload(omega, trunk, cohort.size)
@@ -209,42 +207,44 @@ class FPFC(LocalWork):
         return join(layout.part(self.part), mean, state.trunk)
 
     def _warmed_up(self, state: State, start: Start) -> State:
-        """The start with the best clusters on a path of falling lambdas, each begun at the last."""
-        # As a path of the lasso it begins where everybody is together: at omega^0 that is so if
-        # lambda is the largest difference of two devices' gradients.
+        """The best clusters and models on a path of lambdas, falling from where all are one."""
         part = start.task.layout.part(self.part)
         common = join(part, state.omega[0], state.trunk)
-        ids, up = start.sample(0, at_least=start.clients).run(self.slope, model=common)
+        ids, up = start.everybody().run(self.slope, model=common)
         top = float(torch.pdist(up.gradient).max()) if len(ids) > 1 else 1.0
-        ratio = self.lam_least ** (1 / max(1, self.lambdas - 1))
         best, lams, least = Tensor(), [0.0], torch.inf
         used = torch.tensor(1 - self.hold, dtype=torch.float64)  # as exact as where it is judged
-        for lam in (top * ratio**stage for stage in range(self.lambdas)):
+        for lam in (top * self.lam_least ** torch.linspace(0, 1, self.lambdas).double()).tolist():
             for r in range(self.path_rounds):
                 state = self._advance(state, start.sample(r), lam, used)[1]
             cluster = self._clusters(state)
             if torch.equal(cluster, best):
                 lams.append(lam)
                 continue
-            fitted, loss = self._fitted(cluster, common, start)
-            if loss < least:
+            fitted, loss = self._fitted(cluster, common.repeat(int(cluster.max()) + 1, 1), start)
+            if loss <= least:
                 best, models, lams, least = cluster, fitted, [lam], loss
-            if int(cluster.max()) + 1 > start.clients / 2:
+            if len(fitted) > start.clients / 2:
                 break  # from here on clusters only fall apart
+        for stage in range(1, self.stages + 1):
+            fitted, loss = self._fitted(best, models, start, stage)
+            if not loss < least:
+                break
+            models, least = fitted, loss
         own, trunk = split(part, models)
         lam, omega = fusion.widest(lams, self.a, own), own[best]
         pairs, zeta = self._fuse(together(omega), omega, torch.arange(len(omega)), lam)
-        size = torch.zeros_like(state.size)  # devices have yet to hear of their new start
-        return State(omega, zeta, trunk.mean(0), size, omega.new_tensor(lam), *pairs)
+        unheard = torch.zeros_like(state.size)  # devices have yet to hear of their new start
+        return State(omega, zeta, trunk.mean(0), unheard, omega.new_tensor(lam), *pairs)
 
-    def _fitted(self, cluster: Tensor, common: Tensor, start: Start) -> tuple[Tensor, float]:
-        """Models [k, d] trained in given clusters [m], and their mean loss on what is held out."""
-        models = common.repeat(int(cluster.max()) + 1, 1)
+    def _fitted(
+        self, cluster: Tensor, models: Tensor, start: Start, stage: int = 0
+    ) -> tuple[Tensor, float]:
+        """Models [k, d] trained on in given clusters [m]; their mean loss on what is held out."""
         fold = ByCluster(len(models), by_size=True)
-        for r in range(self.path_rounds):
+        for r in range(stage * self.path_rounds, (stage + 1) * self.path_rounds):
             model = Each(models, cluster)
             _, up = start.sample(r).run(self.fit, fold=fold, model=model, cluster=Each(cluster))
             models = up.mean("model", empty=models)
-        everybody = start.sample(0, at_least=start.clients)
-        ids, held_out = everybody.run(self.judge, model=Each(models, cluster))
+        ids, held_out = start.everybody().run(self.judge, model=Each(models, cluster))
         return models, float(held_out.loss.mean()) if len(ids) else torch.inf

@@ -89,8 +89,7 @@ class OneShot(LocalWork):
 
     def init(self, start: Start) -> State:
         at_most_clients(self, "k", start.clients)
-        everybody = start.sample(0, at_least=start.clients)
-        return self.clustered(everybody, start.models(1)[0], start.seed)
+        return self.clustered(start.everybody(), start.models(1)[0], start.seed)
 
     def round(self, state: State, clients: Clients) -> tuple[State, Info]:
         k = len(state.models)

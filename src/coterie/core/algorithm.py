@@ -78,6 +78,10 @@ class Start:
         """The clients that take part in a round before the first, or more if that is too few."""
         return self.population.sample(round, at_least)
 
+    def everybody(self) -> Clients:
+        """All clients, before the first round."""
+        return self.sample(0, at_least=self.clients)
+
 
 class Info(NamedTuple):
     """Of interest about a round, but not needed to go on."""
