@@ -8,14 +8,15 @@ INSTALLED := $(VENV)/.installed
 demo: $(INSTALLED)  ## find the four rotations of real digits, beside the baselines, and write a report
 	$(BIN)/python examples/demo.py
 
+# A process for each core, with one thread: threads of two would stand in each other's way.
 test: $(INSTALLED)  ## all tests and documentation examples
-	$(BIN)/pytest
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --dist worksteal
 
 check: $(INSTALLED)  ## the full gate: format, lint, types, tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest
+	$(MAKE) test
 
 PEERS := $(patsubst benchmarks/requirements/%.txt,%,$(wildcard benchmarks/requirements/*.txt))
 

@@ -47,6 +47,26 @@ def test_a_local_client_that_missed_rounds_begins_when_it_comes():
     assert clients.memory.rows["model"].flatten().tolist() == [0.75, 1.5]
 
 
+def test_only_the_local_clients_that_never_took_part_make_up_for_it(monkeypatch):
+    clients = simulator([1, 3, 5], draws=[0])
+    local = Local(lr=0.25, steps=1)
+    state = local.init(start_of(clients))
+    for t in range(2):
+        state, _ = local.round(state, clients.at("round", t, round=t, ids=torch.tensor([0, 2])))
+    serving = local.serve(state, clients.at("serve"))
+    descend, trained = type(clients.kernel).descend, []
+
+    def counted(kernel, start, rows, descent):
+        trained.append(rows.y[:, 0].tolist())
+        return descend(kernel, start, rows, descent)
+
+    monkeypatch.setattr(type(clients.kernel), "descend", counted)
+    cohort = clients.cohort(torch.arange(3), 0, (0,))
+    models = serving.adapt(cohort, model=serving.models[serving.cluster])
+    assert models.flatten().tolist() == [0.75, 2.25, 3.75]
+    assert trained == [[3.0], [3.0]]  # the client at 3, twice
+
+
 def test_an_unseen_client_of_local_makes_up_for_all_rounds():
     run = coterie.simulate(
         Local(lr=0.25, steps=1, decay=0.5), line([1, 3]), simulator([1], draws=[0]).task, rounds=2

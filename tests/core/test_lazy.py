@@ -1,6 +1,8 @@
 import torch
 
-from coterie.core.lazy import Lazy, Picked, add_up, as_picked, picked
+from coterie.core.devices import CPU
+from coterie.core.lazy import Lazy, Picked, add_up, as_picked, moved, picked
+from tests.engine.elsewhere import FAR, Far, elsewhere
 
 MODELS = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
 
@@ -43,3 +45,31 @@ def test_one_model_for_all_is_recognised():
     assert as_picked(MODELS) is None
     lazy = Lazy(Picked(MODELS, torch.tensor([0, 1])))
     assert as_picked(lazy) is lazy.formula
+
+
+def test_models_are_not_formed_to_be_moved():
+    with elsewhere():
+        lazy = picked(MODELS, torch.tensor([1, 0, 1]))
+        far = moved(lazy, FAR)
+        assert isinstance(far, Lazy)
+        assert lazy.formed is None
+        assert far.formed is None
+        assert far.device == FAR
+        assert far.formula.models.shape == MODELS.shape  # two models, not three
+        assert moved(far, CPU).tolist() == [[3, 4], [1, 2], [3, 4]]
+        one = moved(MODELS[1].expand(4, -1), FAR)
+        assert one.formula.models.shape == (1, 2)
+        assert one.tolist() == [[3, 4]] * 4
+        # Elsewhere the sums per cluster are one product, to the same result.
+        sums = torch.ones(2, 2, dtype=torch.float64, device=FAR)
+        member = torch.tensor([[0.5, 0, 0], [0, 1, 2]], dtype=torch.float64, device=FAR)
+        add_up(sums, member, far)
+        assert sums.tolist() == [[1 + 1.5, 1 + 2.0], [1 + 1 + 6, 1 + 2 + 8]]
+        assert far.formed is None
+
+
+def test_what_is_there_already_or_is_no_tensor_is_not_moved():
+    assert moved(MODELS, CPU) is MODELS
+    assert moved("a word", FAR) == "a word"
+    with elsewhere():
+        assert isinstance(moved(MODELS, FAR), Far)

@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
@@ -59,3 +60,9 @@ def test_unseen_clients_are_numbered_behind_the_others_and_remember_nothing():
     cohort = unseen.cohort(unseen.ids, 0, (0,))
     assert cohort.ids.tolist() == [2]
     assert cohort.recall("note", torch.tensor([[9.0]])).tolist() == [[9.0]]
+
+
+def test_nobody_recalls_what_nobody_kept():
+    cohort = simulator([2, 2]).cohort(torch.arange(2), 0, (0,))
+    with pytest.raises(AssertionError, match="recalls note but never kept it"):
+        cohort.recall("note")

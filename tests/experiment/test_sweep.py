@@ -8,7 +8,7 @@ import time
 import pytest
 
 from coterie.core.errors import CoterieError, SettingError
-from coterie.experiment.sweep import Job, sweep
+from coterie.experiment.sweep import Job, share_of_cores, sweep
 
 SMALL = ("rotated-digits", "clients=8", "rounds=2")
 
@@ -22,6 +22,19 @@ def test_runs_are_done_side_by_side_and_only_once(tmp_path):
     before = [os.stat(job.folder / "result.json").st_mtime_ns for job in jobs]
     assert sweep(jobs) == results
     assert [os.stat(job.folder / "result.json").st_mtime_ns for job in jobs] == before
+
+
+def test_a_run_from_before_a_setting_of_runs_existed_is_the_same_run(tmp_path):
+    job = Job(("local", *SMALL), tmp_path / "a")
+    results = sweep([job])
+    config = json.loads((job.folder / "config.json").read_text())
+    del config["settings"]["device"]
+    (job.folder / "config.json").write_text(json.dumps(config))
+    assert sweep([job]) == results
+    del config["settings"]["lr"]  # of the algorithm, which may have done something else then
+    (job.folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(SettingError, match="holds a run with other settings"):
+        sweep([job])
 
 
 def test_a_folder_with_another_run_is_refused_before_anything_is_run(tmp_path):
@@ -84,3 +97,14 @@ def test_an_interrupted_sweep_leaves_checkpoints_and_no_process(tmp_path, sent):
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["settings"]["rounds"] == 4000
     assert (tmp_path / "run" / "checkpoint.safetensors").exists()
+
+
+def test_processes_share_the_cores_and_a_smaller_wish_of_the_user_counts(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(7)), raising=False)
+    assert share_of_cores(3)["OMP_NUM_THREADS"] == share_of_cores(3)["MKL_NUM_THREADS"] == "2"
+    assert share_of_cores(9)["OMP_NUM_THREADS"] == "1"
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert share_of_cores(3)["OMP_NUM_THREADS"] == "1"
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    assert share_of_cores(3)["OMP_NUM_THREADS"] == "2"

@@ -23,7 +23,7 @@ from coterie.flower.commands import node_commands, own_home, quoted
 from coterie.flower.control import Control, bundled
 from coterie.flower.executor import execute
 from coterie.flower.keys import make_authority, make_node_key
-from coterie.flower.local import Rounds, run_local, share_of_cores
+from coterie.flower.local import Rounds, run_local
 from coterie.flower.processes import MARK, Processes, answers, free_ports, marked
 from coterie.flower.services import serve_node, serve_superlink
 
@@ -487,15 +487,6 @@ def test_rounds_are_told_once_and_only_when_complete(tmp_path):
 
 def test_a_run_folder_that_is_not_there_yet_has_no_rounds(tmp_path):
     assert Rounds(tmp_path / "rounds.jsonl").new() == []
-
-
-def test_workers_share_the_cores_unless_the_user_has_a_wish(monkeypatch):
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(7)), raising=False)
-    assert share_of_cores(3) == {"OMP_NUM_THREADS": "2"}
-    assert share_of_cores(9) == {"OMP_NUM_THREADS": "1"}
-    monkeypatch.setenv("OMP_NUM_THREADS", "5")
-    assert share_of_cores(3) == {}
 
 
 def test_a_node_file_that_is_not_there_is_named_before_anything_starts(place):

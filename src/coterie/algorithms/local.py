@@ -66,12 +66,14 @@ class Local(LocalWork):
     @on_client
     def own(self, cohort: Cohort, model: Tensor, rounds: int) -> Tensor:
         mine = cohort.recall("model", model)
-        trained = cohort.remembers("model")
-        if bool(trained.all()):
+        late = torch.nonzero(~cohort.remembers("model")).flatten()
+        if not len(late):
             return mine
-        for t in range(rounds):  # a client that never took part makes up for it
-            model = self.local_update(cohort, model, round=t)
-        return torch.where(trained[:, None], mine, model)
+        # Those who never took part make up for it.
+        behind, model = cohort.only(late), model[late]
+        for t in range(rounds):
+            model = self.local_update(behind, model, round=t)
+        return mine.index_put((late,), model)
 
     def _go_on(self, cohort: Cohort, model: Tensor) -> Upload:
         cohort.keep("model", self.local_update(cohort, model))

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from coterie.core import seeds
+from coterie.core.devices import CPU
+from coterie.core.lazy import moved
 from coterie.core.task import Task
 
 
@@ -28,7 +31,7 @@ class Rows(NamedTuple):
     @property
     def inside(self) -> Tensor:
         """Which rows count, [m, n]."""
-        return torch.arange(self.y.shape[1]) < self.size[:, None]
+        return torch.arange(self.y.shape[1], device=self.size.device) < self.size[:, None]
 
     def weights(self, dtype: torch.dtype) -> Tensor:
         """What each row counts in its client's mean, [m, n]."""
@@ -57,7 +60,8 @@ class Descent(NamedTuple):
 
     lr: float  # step size
     steps: list[int]  # [m] gradient steps of each client
-    batches: list[Tensor] | None  # m of [steps, b]: the rows of each step, -1 for none; None: all
+    # m of [steps, b], on the CPU: the rows of each step, -1 for none; None: all
+    batches: list[Tensor] | None
     seeds: Seeds  # [m] for networks that draw, as dropout does
     only: Tensor | None  # [d] the coordinates that move; None: all
     pull: Tensor | None  # [d] strength of the pull towards the anchor; None: no pull
@@ -121,7 +125,9 @@ class Cohort:
         round: int,
         address: tuple[int | str, ...],
     ) -> None:
-        self.ids = ids  # [m]
+        self._device = rows.y.device  # of all that a step sees
+        self._ids = ids  # [m] on the CPU, for memory and randomness
+        self.ids = ids if rows.y.is_cpu else ids.to(self._device)  # [m]
         self.task = task
         self.round = round
         self._rows = rows
@@ -135,13 +141,18 @@ class Cohort:
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         """The features [n_i, ...] and targets [n_i] of one client after another."""
-        for x, y, size in zip(self._rows.x, self._rows.y, self._rows.size.tolist(), strict=True):
+        for x, y, size in zip(self._rows.x, self._rows.y, self._sizes, strict=True):
             yield x[:size], y[:size]
 
     @property
     def size(self) -> Tensor:
         """How many samples each client has, [m]."""
         return self._rows.size
+
+    @cached_property
+    def _sizes(self) -> list[int]:
+        sizes: list[int] = self._rows.size.tolist()
+        return sizes
 
     def loss(self, models: Tensor) -> Tensor:
         """The mean loss [m, k] of each client under models [k, d], or under its own [m, k, d].
@@ -166,15 +177,15 @@ class Cohort:
         carry weight_decay/2 |w|^2. Buffers have no gradient and stay as they are.
         """
         address = self._next_address()
-        rows, sizes = self._rows, self._rows.size.tolist()
+        rows, sizes = self._rows, self._sizes
         if batch and any(batch < size for size in sizes):
             rows = self._picked(
                 [
                     shuffled_batches(size, batch, 1, seeds.generator(*address, i, "batches"))[0]
-                    for size, i in zip(sizes, self.ids.tolist(), strict=True)
+                    for size, i in zip(sizes, self._ids.tolist(), strict=True)
                 ]
             )
-        gradient = self._kernel.gradient(model, rows, Noise(address, self.ids))
+        gradient = self._kernel.gradient(model, rows, Noise(address, self._ids))
         if weight_decay:
             width = self.task.layout.trained_size
             gradient[:, :width] += weight_decay * model[:, :width]
@@ -208,19 +219,20 @@ class Cohort:
         """
         assert (steps > 0) != (epochs > 0), "give either steps or epochs"
         address = self._next_address()
-        sizes = self._rows.size.tolist()
+        sizes = self._sizes
         per_pass = [-(-size // batch) if batch else 1 for size in sizes]
         counts = [steps or epochs * passes for passes in per_pass]
         batches = None
         if batch and any(batch < size for size in sizes):
             batches = [
                 shuffled_batches(size, batch, count, seeds.generator(*address, i, "batches"))
-                for size, count, i in zip(sizes, counts, self.ids.tolist(), strict=True)
+                for size, count, i in zip(sizes, counts, self._ids.tolist(), strict=True)
             ]
         strength = None
         if anchor is not None:
-            strength = torch.as_tensor(pull, dtype=start.dtype).expand(start.shape[1])
-        noise = Noise(address, self.ids)
+            strength = torch.as_tensor(pull, dtype=start.dtype, device=self._device)
+            strength = strength.expand(start.shape[1])
+        noise = Noise(address, self._ids)
         descent = Descent(lr, counts, batches, noise, only, strength, anchor, weight_decay)
         return self._kernel.descend(start, self._rows, descent)
 
@@ -231,8 +243,9 @@ class Cohort:
         sample; the only sample of a client is in both.
         """
         kept, held = [], []
-        for size in self.size.tolist():
-            order = torch.randperm(size, generator=seeds.generator(self._address[0], "hold", size))
+        for size in self._sizes:
+            generator = seeds.generator(self._address[0], "hold", size)
+            order = torch.randperm(size, generator=generator, device="cpu")
             cut = max(1, min(int(share * size), size - 1))
             kept.append(order[:cut])
             held.append(order[min(cut, size - 1) :])
@@ -242,19 +255,32 @@ class Cohort:
         """The same clients with `share` of their samples, those that `split` keeps; 1: with all."""
         return self if share >= 1 else self.split(share)[0]
 
+    def only(self, places: Tensor) -> Cohort:
+        """Those of the clients that stand at `places` [a]; their randomness begins anew."""
+        here = moved(places, CPU)
+        return Cohort(
+            self._ids[here],
+            Rows(*(part[places] for part in self._rows)),
+            self.task,
+            self._kernel,
+            self._memory,
+            round=self.round,
+            address=self._address,
+        )
+
     def among(self, chosen: Tensor) -> Cohort:
         """The same clients with those of their samples that `chosen` [m, n] names.
 
         A client may be left without any; it scores 0 and has a loss of infinity there.
         """
-        rows = zip(chosen, self.size.tolist(), strict=True)
+        rows = zip(chosen, self._sizes, strict=True)
         return self._with([torch.nonzero(row[:size]).flatten() for row, size in rows], "among")
 
     def _with(self, picks: list[Tensor], part: str) -> Cohort:
         """The same clients with some of their samples only."""
         rows, address = self._picked(picks), (*self._address, part)
         return Cohort(
-            self.ids,
+            self._ids,
             rows,
             self.task,
             self._kernel,
@@ -266,7 +292,8 @@ class Cohort:
     def _picked(self, picks: list[Tensor]) -> Rows:
         """The rows `picks[i]` of each client i, those that are -1 not counting."""
         chosen = nn.utils.rnn.pad_sequence(picks, batch_first=True, padding_value=-1)  # [m, b]
-        client = torch.arange(len(self))[:, None]
+        chosen = chosen.to(self._device)
+        client = torch.arange(len(self), device=self._device)[:, None]
         place = chosen.clamp_min(0)  # rows that are not there lie last, behind the size
         x, y = self._rows.x[client, place], self._rows.y[client, place]
         return Rows(x, y, (chosen >= 0).sum(1))
@@ -278,22 +305,25 @@ class Cohort:
 
     def remembers(self, name: str) -> Tensor:
         """Which clients kept something under `name`, [m]."""
-        return self._memory.remembers(name, self.ids)
+        known: Tensor = moved(self._memory.remembers(name, self._ids), self._device)
+        return known
 
     def recall(self, name: str, default: Tensor | None = None) -> Tensor:
         """What each client kept under `name`, [m, ...]; its row of `default` if it kept nothing."""
-        known = self.remembers(name)
+        known = self._memory.remembers(name, self._ids)
         if default is None:
             assert bool(known.all()), f"a client recalls {name} but never kept it"
-            return self._memory.recall(name, self.ids)
-        if not bool(known.any()):
+        elif not bool(known.any()):
             return default
-        known = known.view(-1, *(1 for _ in default.shape[1:]))
-        return torch.where(known, self._memory.recall(name, self.ids), default)
+        rows: Tensor = moved(self._memory.recall(name, self._ids), self._device)
+        if default is None:
+            return rows
+        known = moved(known, self._device).view(-1, *(1 for _ in default.shape[1:]))
+        return torch.where(known, rows, default)
 
     def keep(self, name: str, value: Tensor) -> None:
         """Let each client keep its row of `value` [m, ...] until a later round."""
-        self._memory.keep(name, self.ids, value)
+        self._memory.keep(name, self._ids, moved(value, CPU))
 
 
 def finite(losses: Tensor) -> Tensor:
@@ -308,7 +338,7 @@ def shuffled_batches(size: int, batch: int, steps: int, generator: torch.Generat
     torch.Size([4, 2])
     """
     per_pass = -(-size // batch)
-    rows = torch.full((-(-steps // per_pass), per_pass * batch), -1)
+    rows = torch.full((-(-steps // per_pass), per_pass * batch), -1, device="cpu")
     for one_pass in rows:
-        one_pass[:size] = torch.randperm(size, generator=generator)
+        one_pass[:size] = torch.randperm(size, generator=generator, device="cpu")
     return rows.view(-1, batch)[:steps]

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from coterie.core.devices import room
+
 BLOCK_BYTES = 2**19  # doubles that are added up at a time
 
 
@@ -23,6 +25,8 @@ class Formula(Protocol):
     def shape(self) -> tuple[int, int]: ...
     @property
     def dtype(self) -> torch.dtype: ...
+    @property
+    def device(self) -> torch.device: ...
 
     def dense(self) -> Tensor:
         """The models [m, d]."""
@@ -47,7 +51,9 @@ class Lazy(Tensor):
 
     @staticmethod
     def __new__(cls, formula: Formula) -> Lazy:
-        lazy: Lazy = torch.Tensor._make_wrapper_subclass(cls, formula.shape, dtype=formula.dtype)
+        lazy: Lazy = torch.Tensor._make_wrapper_subclass(
+            cls, formula.shape, dtype=formula.dtype, device=formula.device
+        )
         lazy.formula, lazy.formed = formula, None
         return lazy
 
@@ -88,7 +94,7 @@ def add_up(sums: Tensor, member: Tensor, value: Tensor) -> None:
         value.formula.add_to(sums, member)
         return
     flat, flat_sums = value.flatten(1), sums.flatten(1)
-    width = max(1, BLOCK_BYTES // (8 * len(flat)))
+    width = max(1, room(flat.device, BLOCK_BYTES) // (8 * len(flat)))
     for some, columns in zip(flat_sums.split(width, 1), flat.split(width, 1), strict=True):
         some.addmm_(member, columns.double())
 
@@ -101,7 +107,8 @@ class Picked:
     """
 
     def __init__(self, models: Tensor, index: Tensor, activations: Tensor | None = None) -> None:
-        self.models, self.index, self.activations = models, index, activations
+        self.models, self.activations = models, activations
+        self.index = index.to(models.device)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -111,11 +118,22 @@ class Picked:
     def dtype(self) -> torch.dtype:
         return self.models.dtype
 
+    @property
+    def device(self) -> torch.device:
+        return self.models.device
+
+    def to(self, device: torch.device) -> Picked:
+        """The same on another device."""
+        return Picked(self.models.to(device), self.index)
+
     def dense(self) -> Tensor:
         return self.models[self.index]
 
     def add_to(self, sums: Tensor, member: Tensor) -> None:
         weights = member.new_zeros(len(member), len(self.models)).index_add_(1, self.index, member)
+        if not sums.is_cpu:  # where to look at single numbers costs more than to multiply by zero
+            add_up(sums, weights, self.models)
+            return
         for cluster, model in torch.nonzero(weights).tolist():
             sums[cluster].add_(self.models[model], alpha=float(weights[cluster, model]))
 
@@ -131,5 +149,17 @@ def as_picked(models: Tensor) -> Picked | None:
         picked = models.formed is None and isinstance(models.formula, Picked)
         return models.formula if picked else None  # type: ignore[return-value]
     if len(models) > 0 and models.stride(0) == 0:  # one model, expanded
-        return Picked(models[:1], torch.zeros(len(models), dtype=torch.long))
+        nought = torch.zeros(len(models), dtype=torch.long, device=models.device)
+        return Picked(models[:1], nought)
     return None
+
+
+def moved(value: Any, device: torch.device) -> Any:
+    """A tensor on a device; anything else as it is.
+
+    Models that are picked out of shared ones stay that: only the shared ones are copied.
+    """
+    if not isinstance(value, Tensor) or value.device == device:
+        return value
+    pick = as_picked(value) if value.dim() == 2 else None
+    return dense(value).to(device) if pick is None else Lazy(pick.to(device))

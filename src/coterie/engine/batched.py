@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.cohort import Descent, Rows, Seeds, finite
+from coterie.core.devices import room
 from coterie.core.lazy import Lazy, Picked, as_picked, dense, picked
 from coterie.core.task import Task
 from coterie.engine import race, sample_space
@@ -65,7 +66,7 @@ class Batched:
 
     def choose(self, models: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
         if len(models) == 1:
-            return (only := torch.zeros(len(rows.y), dtype=torch.long)), picked(models, only)
+            return (only := torch.zeros_like(rows.size)), picked(models, only)
         cut = race.first_lap(rows.y.shape[1]) if self.task.losses_at_least_zero else 0
         lap = Rows(rows.x[:, :cut], rows.y[:, :cut], rows.size.clamp_max(cut))
         rest = Rows(rows.x[:, cut:], rows.y[:, cut:], rows.size - lap.size)
@@ -103,7 +104,8 @@ class Batched:
         first, *others = self._split(models)
         bias, upper = others[: self.has_bias], others[self.has_bias :]
         k, h, n = len(models), first.shape[1], rows.y.shape[1]
-        block = max(1, SHARED_BYTES // (k * h * n * models.element_size()))
+        room_here = room(models.device, SHARED_BYTES)
+        block = max(1, room_here // (k * h * n * models.element_size()))
         parts = (*rows, rows.size if count is None else count)
         for x, y, size, whole in zip(*(part.split(block) for part in parts), strict=True):
             samples = x.flatten(0, 1).flatten(1)
@@ -124,7 +126,7 @@ class Batched:
         )
 
     def gradient(self, models: Tensor, rows: Rows, seeds: Seeds) -> Tensor:
-        found = torch.empty(models.shape, dtype=models.dtype)
+        found = torch.empty(models.shape, dtype=models.dtype, device=models.device)
         for here, weights, some in self._blocks(models, rows):
             gradients = self._gradients(weights, some.x, some.y, some.weights(models.dtype))
             torch.cat([gradient.flatten(1) for gradient in gradients], 1, out=found[here])
@@ -133,7 +135,7 @@ class Batched:
     def descend(self, start: Tensor, rows: Rows, descent: Descent) -> Tensor:
         if sample_space.pays(rows, descent):
             return self._descend_in_sample_space(start, rows, descent)
-        found = torch.empty(start.shape, dtype=start.dtype)
+        found = torch.empty(start.shape, dtype=start.dtype, device=start.device)
         for here, weights, some in self._blocks(start, rows):
             ends = self._descend(weights, some, descent.of(here))
             torch.cat([end.flatten(1) for end in ends], 1, out=found[here])
@@ -145,7 +147,8 @@ class Batched:
         Gives which they are, their weights layer by layer, and their rows.
         """
         shared = as_picked(models)
-        block = max(1, WEIGHT_BYTES // (models.shape[1] * models.element_size()))
+        room_here = room(models.device, WEIGHT_BYTES)
+        block = max(1, room_here // (models.shape[1] * models.element_size()))
         for begin in range(0, len(models), block):
             here = slice(begin, begin + block)
             own = dense(models)[here] if shared is None else shared.models[shared.index[here]]
@@ -156,7 +159,7 @@ class Batched:
         x = rows.x.flatten(2)
         shared = as_picked(start)
         models = dense(start) if shared is None else shared.models
-        index = torch.arange(len(x)) if shared is None else shared.index
+        index = torch.arange(len(x), device=x.device) if shared is None else shared.index
         first, *others = self._split(models)
         bias, upper = (others[0], others[1:]) if self.has_bias else (None, others)
         if shared is None:
@@ -182,18 +185,18 @@ class Batched:
 
     def _descend(self, weights: list[Tensor], rows: Rows, descent: Descent) -> list[Tensor]:
         """Descent on the weights themselves."""
-        dtype = self.task.layout.dtype
-        client = torch.arange(len(rows.y))[:, None]
-        steps = torch.tensor(descent.steps)
-        equal = bool((steps == steps[0]).all())
-        batches = None if descent.batches is None else stacked(descent.batches)
+        dtype, device = self.task.layout.dtype, rows.y.device
+        client = torch.arange(len(rows.y), device=device)[:, None]
+        steps = torch.tensor(descent.steps, device=device)
+        equal = len(set(descent.steps)) == 1
+        batches = None if descent.batches is None else stacked(descent.batches).to(device)
         weight = rows.weights(dtype)
         x, y = rows.x, rows.y
         now = [piece.clone() for piece in weights]
         anchor = None if descent.anchor is None else self._split(descent.anchor)
         pull = None if descent.pull is None else self._split(descent.pull[None])
         moves = None if descent.only is None else self._split(descent.only[None].to(dtype))
-        for step in range(int(steps.max())):
+        for step in range(max(descent.steps)):
             if batches is not None:
                 row = batches[:, step]  # [m, b]
                 chosen = row >= 0
@@ -247,7 +250,9 @@ def taken(z: list[Tensor], index: Tensor) -> Tensor:
     """First-layer outputs [m, h, n] under the model that each client chose, out of blocks of those
     under all of them [k, h, b, n]."""
     pieces = zip(z, index.split([block.shape[2] for block in z]), strict=True)
-    return torch.cat([block[best, :, torch.arange(len(best))] for block, best in pieces])
+    return torch.cat(
+        [block[best, :, torch.arange(len(best), device=best.device)] for block, best in pieces]
+    )
 
 
 def hooked(module: nn.Module) -> bool:

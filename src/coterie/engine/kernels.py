@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import torch
+
 from coterie.core.cohort import Kernel
+from coterie.core.devices import CPU
 from coterie.core.task import Task
 from coterie.engine.batched import Batched
 from coterie.engine.per_client import PerClient
+from coterie.engine.vmapped import Vmapped
 
 
-def kernel_for(task: Task, sample_axes: int = 1) -> Kernel:
-    """The fastest kernel that is exact for the network of `task` on samples with so many axes."""
-    return Batched(task) if Batched.takes(task.module, sample_axes) else PerClient(task)
+def kernel_for(task: Task, sample_axes: int = 1, device: torch.device = CPU) -> Kernel:
+    """The fastest kernel that is exact for the network of `task` on samples with so many axes.
+
+    On a CPU one client after another is faster than many at once, but for stacks of linear layers.
+    """
+    if Batched.takes(task.module, sample_axes):
+        return Batched(task)
+    return PerClient(task) if device.type == "cpu" else Vmapped(task, device)

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from coterie.core.cohort import Cohort, Descent, Kernel, Rows, Seeds, finite
+from coterie.core.cohort import Descent, Kernel, Rows, Seeds, finite
+from coterie.core.devices import on, room
 from coterie.core.lazy import Lazy, Picked, as_picked
 from coterie.engine.batched import Batched
 from coterie.engine.simulator import Simulator
@@ -153,7 +154,7 @@ def answer_all(waiting: list[Strand], kernel: Kernel) -> None:
         first = left[0][1]
         group = [pair for pair in left if pair[1].alike(first)]
         left = [pair for pair in left if not pair[1].alike(first)]
-        with torch.set_grad_enabled(first.grad):
+        with torch.set_grad_enabled(first.grad), on(first.rows.y.device):
             answers = answered([request for _, request in group], kernel)
             for (strand, _), answer in zip(group, answers, strict=True):
                 strand.answer = answer
@@ -169,7 +170,7 @@ def answered(requests: list[Request], kernel: Kernel) -> Iterator[Any]:
         join = joined_choices if name == "choose" else joined_gradients
         samples = rows.y.numel() * kernel.task.layout.shapes[0][0]  # outputs of a first layer
         needed = max(samples, len(rows.y) * models.shape[-1]) * models.element_size()
-        copies = max(1, JOINED_BYTES // needed)
+        copies = max(1, room(rows.y.device, JOINED_BYTES) // needed)
         for begin in range(0, len(requests), copies):
             some = requests[begin : begin + copies]
             yield from join([request.models for request in some], rows, kernel)
@@ -204,6 +205,10 @@ class Strided:
     def dtype(self) -> torch.dtype:
         return self.rows.dtype
 
+    @property
+    def device(self) -> torch.device:
+        return self.rows.device
+
     def dense(self) -> Tensor:
         return self.rows.clone()
 
@@ -219,9 +224,10 @@ def joined_choices(
     index, activations = [], []
     for z, losses in kernel._under(torch.cat(models), rows):
         best = finite(losses).view(-1, copies, k).argmin(2)  # [b, J]
-        place = best + k * torch.arange(copies)
+        place = best + k * torch.arange(copies, device=best.device)
         index.append(best)
-        activations.append(z[place, :, torch.arange(len(place))[:, None]])  # [b, J, h, n]
+        client = torch.arange(len(place), device=best.device)[:, None]
+        activations.append(z[place, :, client])  # [b, J, h, n]
     each = zip(models, torch.cat(index).unbind(1), torch.cat(activations).unbind(1), strict=True)
     for own, chosen, outputs in each:
         yield chosen, Lazy(Seen(own, chosen, outputs, rows))
@@ -321,12 +327,8 @@ class InStep(Simulator):
             shared.asked, shared.chunks = ids, list(super().chunks(ids))
         yield from shared.chunks
 
-    def cohort(self, ids: Tensor, round: int, address: tuple[int | str, ...]) -> Cohort:
+    def rows(self, ids: Tensor) -> Rows:
         shared = self.shared
         if shared.ids is None or shared.rows is None or not torch.equal(shared.ids, ids):
-            rows = self.samples.rows(ids - self.first)
-            shared.ids = ids
-            shared.rows = Rows(self.task.inputs(rows.x), self.task.targets(rows.y), rows.size)
-        return Cohort(
-            ids, shared.rows, self.task, self.kernel, self.memory, round=round, address=address
-        )
+            shared.ids, shared.rows = ids, super().rows(ids)
+        return shared.rows

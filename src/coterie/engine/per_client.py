@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from coterie.core.cohort import Descent, Rows, Seeds, finite
+from coterie.core.devices import CPU
 from coterie.core.errors import DataError
 from coterie.core.lazy import picked
 from coterie.core.task import Task
@@ -22,9 +24,12 @@ class PerClient:
     draws (dropout) comes from the client's own seed.
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, device: torch.device = CPU) -> None:
         self.task = task
-        self._channels_last: bool | None = None  # whether convolutions are laid out so; not known
+        self.module = module_on(device, task.module)
+        # Whether convolutions are laid out so; None: not known.
+        self._channels_last: bool | None = None if device.type == "cpu" else False
+        self._generators = [device] if device.type == "cuda" else []  # besides that of the CPU
 
     def losses(self, models: Tensor, rows: Rows) -> Tensor:
         own = models.expand(len(rows.size), *models.shape[-2:])
@@ -36,7 +41,7 @@ class PerClient:
         )
 
     def choose(self, models: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-        index = torch.zeros(len(rows.size), dtype=torch.long)
+        index = torch.zeros_like(rows.size)
         if len(models) > 1:
             index = finite(self.losses(models, rows)).argmin(1)
         return index, picked(models, index)
@@ -44,15 +49,16 @@ class PerClient:
     def score(self, models: Tensor, rows: Rows) -> Tensor:
         return torch.cat(
             [
-                self.task.score(self._output(model, x)[None], y[None], torch.ones(1, len(y)))
+                self.task.score(self._output(model, x)[None], y[None], inside[None])
                 for model, x, y in self._clients(models, rows)
+                for inside in [torch.ones(len(y), device=y.device)]
             ]
         )
 
     def gradient(self, models: Tensor, rows: Rows, seeds: Seeds) -> Tensor:
         gradients = torch.zeros_like(models)
         width = self.task.layout.trained_size
-        with training(self.task.module), torch.random.fork_rng(devices=[]):
+        with training(self.module), torch.random.fork_rng(self._generators):
             for i, (model, x, y) in enumerate(self._clients(models, rows)):
                 torch.manual_seed(seeds[i])
                 trained, carried = self._open(model, x)
@@ -61,7 +67,7 @@ class PerClient:
 
     def descend(self, start: Tensor, rows: Rows, descent: Descent) -> Tensor:
         ends = torch.empty_like(start)
-        with training(self.task.module), torch.random.fork_rng(devices=[]):
+        with training(self.module), torch.random.fork_rng(self._generators):
             for i, (model, x, y) in enumerate(self._clients(start, rows)):
                 torch.manual_seed(descent.seeds[i])
                 ends[i] = self._descend_one(model, x, y, i, descent)
@@ -127,21 +133,21 @@ class PerClient:
 
     def _runs(self, tensors: dict[str, Tensor], x: Tensor) -> bool:
         """Whether the network can be called with these tensors."""
-        trains = self.task.module.training
+        trains = self.module.training
         try:
             with torch.no_grad():
-                functional_call(self.task.module.eval(), tensors, (x,))
-        except RuntimeError:
+                functional_call(self.module.eval(), tensors, (x,))
+        except (RuntimeError, ValueError):  # also of a normalisation that needs several samples
             return False
         finally:
-            self.task.module.train(trains)
+            self.module.train(trains)
         return True
 
     def _gradients(
         self, trained: dict[str, Tensor], carried: dict[str, Tensor], x: Tensor, y: Tensor
     ) -> list[Tensor]:
         try:
-            output = functional_call(self.task.module, {**trained, **carried}, (x,))
+            output = functional_call(self.module, {**trained, **carried}, (x,))
         except ValueError as error:  # batch normalisation of a single sample, for example
             raise DataError(f"the network cannot train on a batch of {len(x)}: {error}") from error
         loss = self.task.losses(output, y).mean()
@@ -152,13 +158,19 @@ class PerClient:
         ]
 
     def _output(self, model: Tensor, x: Tensor) -> Tensor:
-        module = self.task.module
-        module.eval()
-        output: Tensor = functional_call(module, self._tensors(model, x), (x,))
+        output: Tensor = functional_call(self.module.eval(), self._tensors(model, x), (x,))
         return output
 
     def _loss(self, model: Tensor, x: Tensor, y: Tensor) -> Tensor:
         return self.task.losses(self._output(model, x), y).mean()
+
+
+def module_on(device: torch.device, module: nn.Module) -> nn.Module:
+    """The network itself, or a copy of it on another device.
+
+    Its weights are never used, but it may have buffers that are in no state dict.
+    """
+    return module if device.type == "cpu" else copy.deepcopy(module).to(device)
 
 
 @contextmanager

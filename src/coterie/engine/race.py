@@ -40,7 +40,8 @@ def finished(losses: Tensor, finish: Finish) -> tuple[Tensor, Tensor]:
     `losses` [m, k] are those of the first samples. Of equal models the first one wins.
     """
     m, k = losses.shape
-    lowest, winner = losses.new_full((m,), torch.inf), torch.full((m,), k)
+    lowest = losses.new_full((m,), torch.inf)
+    winner = losses.new_full((m,), k, dtype=torch.long)
     last = losses.new_empty(0)
     runs = losses == losses.amin(1, keepdim=True)
     done = torch.zeros_like(runs)

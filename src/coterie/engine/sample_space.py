@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.cohort import Descent, Rows
+from coterie.core.devices import room
 from coterie.core.lazy import Picked, add_up
 from coterie.engine.stack import Slope, Stack
 
@@ -57,6 +58,10 @@ class Moved:
     @property
     def dtype(self) -> torch.dtype:
         return self.rest.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.rest.device
 
     def dense(self) -> Tensor:
         first = self.first.dense() if isinstance(self.first, Picked) else self.first
@@ -125,7 +130,7 @@ def descend(
     where the bias and the upper weights end.
     """
     upper, moved = [weight.clone() for weight in upper], torch.zeros_like(z)
-    block = max(1, BLOCK_BYTES // (z[0].numel() * z.element_size()))
+    block = max(1, room(z.device, BLOCK_BYTES) // (z[0].numel() * z.element_size()))
     for begin in range(0, len(z), block):
         here = slice(begin, begin + block)
         slope, own = slopes(here), [weight[here] for weight in upper]

@@ -146,6 +146,10 @@ class Sharded(Simulator):
     """
 
     def __init__(self, simulator: Simulator, *, shards: int = 0, address: str = "") -> None:
+        if simulator.device.type != "cpu":
+            raise SettingError(
+                f"`device` must be cpu where clients run in Ray actors, got {simulator.device}"
+            )
         ray = connected(address, shards)
         cores = max(1.0, ray.cluster_resources().get("CPU", 1.0))
         samples, first = simulator.samples, simulator.first

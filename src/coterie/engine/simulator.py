@@ -7,13 +7,19 @@ reference, and every other size gives the same result to rounding.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
 
 from coterie.core.clients import Clients, Each, Fold, Stack
 from coterie.core.cohort import Cohort, Rows
+from coterie.core.devices import CPU, free_bytes, named, on, room
+from coterie.core.errors import CoterieError
+from coterie.core.lazy import moved
 from coterie.core.task import Task
 from coterie.data.federation import Samples
 from coterie.engine.allocator import tidily
@@ -22,6 +28,9 @@ from coterie.engine.kernels import kernel_for
 # What the models of a chunk may occupy, if they are formed.
 CHUNK_BYTES = 64 * 2**20
 LARGEST_CHUNK = 256
+FAR_LARGEST_CHUNK = 1024  # on another device than the CPU
+# Samples are kept on another device if they take at most this share of its free memory.
+FAR_SHARE = 0.5
 # Padding may take this share of a chunk's own samples, or as many numbers as this.
 PADDING_SHARE = 0.25
 PADDING_NUMBERS = 2**16
@@ -49,7 +58,7 @@ class ClientMemory:
     def keep(self, name: str, ids: Tensor, value: Tensor) -> None:
         if name not in self.rows:
             self.rows[name] = value.new_zeros(self.population, *value.shape[1:])
-            self.known[name] = torch.zeros(self.population, dtype=torch.bool)
+            self.known[name] = torch.zeros(self.population, dtype=torch.bool, device=CPU)
         self.rows[name][ids] = value
         self.known[name][ids] = True
 
@@ -75,6 +84,8 @@ class Simulator:
     """All clients of one part of a federation, on this machine.
 
     `first` is the id of the first client: unseen clients are numbered after those that train.
+    `device` is where client steps run, as in cuda; what goes to them and comes from them is on the
+    CPU.
     """
 
     # What the padded samples of a chunk may occupy, unless a single client already has more.
@@ -91,21 +102,29 @@ class Simulator:
         first: int = 0,
         population: int | None = None,
         memory: ClientMemory | None = None,
+        device: str | torch.device = CPU,
     ) -> None:
+        self.device = named(device)
         self.samples = samples
+        self._placed: Samples | None = None  # on the device, if they fit
         self.task = task
         self.seed = seed
         self.first = first
         self.population = len(samples) if population is None else population
         self.memory = memory or ClientMemory(self.population)
-        self.kernel = kernel_for(task, samples.x.dim() - 1)
-        bytes_per_model = task.layout.size * task.layout.dtype.itemsize
-        self.chunk = chunk or max(1, min(LARGEST_CHUNK, CHUNK_BYTES // bytes_per_model))
+        self.kernel = kernel_for(task, samples.x.dim() - 1, self.device)
+        self.chunk = chunk or self.usual_chunk()
 
     @property
     def ids(self) -> Tensor:
         """The ids of all clients."""
         return torch.arange(self.first, self.first + len(self.samples))
+
+    def usual_chunk(self) -> int:
+        """How many clients are simulated at a time."""
+        largest = LARGEST_CHUNK if self.device == CPU else FAR_LARGEST_CHUNK
+        bytes_per_model = self.task.layout.size * self.task.layout.dtype.itemsize
+        return max(1, min(largest, room(self.device, CHUNK_BYTES) // bytes_per_model))
 
     def notes(self) -> dict[str, Any]:
         """What else there is to say of the round that was; of a simulated one nothing."""
@@ -132,10 +151,11 @@ class Simulator:
         """The places of clients with so many samples in their list [m], chunk by chunk."""
         sizes, order = sizes.sort(stable=True)
         width = self.samples.x[0].numel()
+        most = room(self.device, self.chunk_data_bytes)
         begin = held = 0  # where the chunk begins, and the samples of its clients
         for place, size in enumerate(sizes.tolist()):
             count, wide = place - begin, (place - begin + 1) * size
-            too_wide = wide * width * self.task.layout.dtype.itemsize > self.chunk_data_bytes
+            too_wide = wide * width * self.task.layout.dtype.itemsize > most
             padding = wide - held - size
             wasteful = padding > max(PADDING_SHARE * (held + size), PADDING_NUMBERS / width)
             if count and (count == self.chunk or too_wide or wasteful):
@@ -147,9 +167,39 @@ class Simulator:
 
     def cohort(self, ids: Tensor, round: int, address: tuple[int | str, ...]) -> Cohort:
         """The clients `ids` as a client step sees them."""
-        rows = self.samples.rows(self.rows_of(ids))
-        rows = Rows(self.task.inputs(rows.x), self.task.targets(rows.y), rows.size)
+        rows = self.rows(ids)
         return Cohort(ids, rows, self.task, self.kernel, self.memory, round=round, address=address)
+
+    def rows(self, ids: Tensor) -> Rows:
+        """The samples of clients `ids` on the device, in the types that the task takes."""
+        here = self.device == CPU
+        rows = self.samples.rows(self.rows_of(ids)) if here else self._near(ids)
+        return Rows(self.task.inputs(rows.x), self.task.targets(rows.y), rows.size)
+
+    def _near(self, ids: Tensor) -> Rows:
+        """The samples of clients `ids` on a device that is not the CPU."""
+        if self._placed is None:
+            self._placed = placed(self.samples, self.device)
+        return Rows(*(moved(part, self.device) for part in self._placed.rows(self.rows_of(ids))))
+
+    def there(self, work: Callable[..., Any], *arguments: Any, **message: Any) -> Any:
+        """What `work` gives, done on the device: tensors that it is given are brought there."""
+        if self.device == CPU:
+            return work(*arguments, **message)
+        if isinstance(work, partial):  # as steps are that a serving has with what they are sent
+            message = {**work.keywords, **message}
+            work = work.func
+        try:
+            with on(self.device):
+                return work(
+                    *(moved(value, self.device) for value in arguments),
+                    **{name: moved(value, self.device) for name, value in message.items()},
+                )
+        except torch.OutOfMemoryError as error:
+            raise CoterieError(
+                f"the memory of {self.device} is too small for {self.chunk} clients at a time; "
+                "a smaller `chunk` may help"
+            ) from error
 
     def folded(
         self,
@@ -162,11 +212,24 @@ class Simulator:
     ) -> Any:
         """A step on the clients `ids`, chunk by chunk, what they send being folded; unfinished."""
         total = fold.start()
+        message = {name: self._sent(value) for name, value in message.items()}
+        # Where a fold does not say that it works on any device, it is the server's, on the CPU.
+        to = self.device if getattr(fold, "anywhere", False) else CPU
         for chunk in tidily(self.chunks(ids)):
             cohort = self.cohort(chunk, round, address)
             download = {n: v.of(chunk) if isinstance(v, Each) else v for n, v in message.items()}
-            total = fold.add(total, chunk, step(cohort, **download))
+            upload = self.there(step, cohort, **download)
+            if self.device != CPU:
+                upload = type(upload)(*(moved(value, to) for value in upload))
+            total = fold.add(total, chunk, upload)
         return total
+
+    def _sent(self, value: Any) -> Any:
+        """What every chunk of clients is sent, brought to the device once."""
+        if isinstance(value, Each):
+            shared = value.index is not None and self.device != CPU
+            return replace(value, rows=moved(value.rows, self.device)) if shared else value
+        return moved(value, self.device)
 
     def answered(
         self,
@@ -217,3 +280,21 @@ class SimulatedClients:
         self._calls[0] += 1
         ids, total = self.simulator.answered(step, fold, self.ids, self.round, address, message)
         return ids, fold.finish(total)
+
+
+# What lies on a device is shared by all simulators of the same samples, as those of several copies
+# of a run are. Whoever holds it holds the samples as well, so that their number is their own.
+PLACED: WeakValueDictionary[tuple[int, str], Samples] = WeakValueDictionary()
+
+
+def placed(samples: Samples, device: torch.device) -> Samples:
+    """The samples on a device; as they are if its memory is too small, to be brought by chunks."""
+    key = id(samples), str(device)
+    found = PLACED.get(key)
+    if found is not None:
+        return found
+    if samples.x.nbytes + samples.y.nbytes > FAR_SHARE * free_bytes(device):
+        return samples
+    found = Samples(samples.x.to(device), samples.y.to(device), samples.offsets)
+    PLACED[key] = found
+    return found

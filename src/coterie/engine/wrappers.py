@@ -34,6 +34,11 @@ class Tapped:
     fold: Fold[Any]
     tap: Tap
 
+    @property
+    def anywhere(self) -> bool:
+        """Whether uploads are taken in on whatever device they are."""
+        return getattr(self.fold, "anywhere", False)
+
     def start(self) -> Any:
         return [], self.fold.start()
 

@@ -17,7 +17,9 @@ from coterie import metrics
 from coterie.core import seeds
 from coterie.core.algorithm import Algorithm, Serving
 from coterie.core.cohort import Cohort
+from coterie.core.devices import CPU
 from coterie.core.errors import DataError, SettingError
+from coterie.core.lazy import moved, picked
 from coterie.core.task import Summary
 from coterie.data.federation import Federation
 from coterie.engine.simulator import Simulator
@@ -60,6 +62,7 @@ class Evaluator:
                 first=len(federation) if federation.unseen else 0,
                 population=len(federation),
                 memory=train.memory,
+                device=train.device,
             )
 
     def serve(self, state: tuple[Tensor, ...], simulator: Simulator) -> Serving:
@@ -137,7 +140,7 @@ class Evaluator:
             return serving.models
         rows = torch.empty(len(serving.ids), serving.models.shape[1], dtype=serving.models.dtype)
         for ids in self.train.chunks(serving.ids):
-            rows[positions(serving.ids, ids)] = self._models(serving, ids)
+            rows[positions(serving.ids, ids)] = moved(self._models(serving, ids), CPU)
         return rows
 
     def labels(self, serving: Serving) -> Tensor | None:
@@ -150,7 +153,10 @@ class Evaluator:
         chunks, order = [], []
         for ids in self.train.chunks(serving.ids):
             cohort = self.train.cohort(ids, 0, (self.train.seed, "map"))
-            chunks.append(losses_or_gradients(cohort, serving.models, self.train.seed, shared))
+            place = self.train.there(
+                losses_or_gradients, cohort, serving.models, self.train.seed, shared
+            )
+            chunks.append(moved(place, CPU))
             order.append(ids)
         rows = torch.cat(chunks)[torch.cat(order).argsort()]
         return on_a_map(rows, shared)
@@ -200,10 +206,12 @@ class Evaluator:
 
     def _models(self, serving: Serving, ids: Tensor) -> Tensor:
         """The models [c, d] that clients `ids` use."""
-        models = serving.models[serving.cluster[positions(serving.ids, ids)]]
+        models = picked(serving.models, serving.cluster[positions(serving.ids, ids)])
         if serving.adapt is None:
             return models
-        return serving.adapt(self.train.cohort(ids, 0, (self.train.seed, "adapt")), model=models)
+        cohort = self.train.cohort(ids, 0, (self.train.seed, "adapt"))
+        adapted: Tensor = self.train.there(serving.adapt, cohort, model=models)
+        return adapted
 
     def _score(self, serving: Serving, on: Simulator) -> Judged:
         """Each served client on its own rows in `on`."""
@@ -238,12 +246,13 @@ class Evaluator:
         for chunk in on.places(on.samples.sizes[rows_of - on.first]):
             cohort = on.cohort(rows_of[chunk], 0, (on.seed, "score"))
             if serving.label is None:
-                found = cohort.score(self._models(serving, ids[chunk]))
+                found = on.there(cohort.score, self._models(serving, ids[chunk]))
             else:
-                label = serving.label(cohort, models=serving.models)
-                found = score_by_label(cohort, serving.models, label)
+                label = on.there(serving.label, cohort, models=serving.models)
+                found = on.there(score_by_label, cohort, serving.models, label)
                 for place, row, (_, y) in zip(chunk.tolist(), label, cohort, strict=True):
-                    labels[place] = row[: len(y)], y
+                    labels[place] = moved(row[: len(y)], CPU), moved(y, CPU)
+            found = moved(found, CPU)
             if scores is None:
                 scores = found.new_empty(len(ids), found.shape[1])
             scores[chunk] = found
@@ -319,8 +328,9 @@ def sketched(rows: Tensor, seed: int) -> Tensor:
     """Rows [m, d] in 64 dimensions, distances roughly kept: coordinates added up in random groups
     with random signs, so that the projection itself takes no more room than one row."""
     generator = seeds.generator(seed, "sketch")
-    group = torch.randint(SKETCH, (rows.shape[1],), generator=generator)
-    sign = torch.randint(2, (rows.shape[1],), generator=generator).to(rows.dtype) * 2 - 1
+    group = torch.randint(SKETCH, (rows.shape[1],), generator=generator, device="cpu")
+    sign = torch.randint(2, (rows.shape[1],), generator=generator, device="cpu")
+    group, sign = group.to(rows.device), sign.to(rows) * 2 - 1
     return rows.new_zeros(len(rows), SKETCH).index_add_(1, group, rows * sign)
 
 

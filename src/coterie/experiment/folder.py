@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from coterie import report
 from coterie.core.errors import CheckpointError, CoterieError
 from coterie.engine import checkpoints
 from coterie.engine.checkpoints import Checkpoint
+from coterie.experiment.settings import RunSettings
 from coterie.files import remove_unfinished, to_json, write_text
 
 Record = dict[str, Any]  # what a round leaves, one line of rounds.jsonl
@@ -71,11 +73,17 @@ class RunFolder:
 
     @property
     def config(self) -> dict[str, Any]:
-        """What was run."""
+        """What was run.
+
+        Settings of runs that there were not yet at the time have their default: what was done then
+        is what that does.
+        """
         try:
             config: dict[str, Any] = json.loads((self.path / "config.json").read_text())
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{self.path / 'config.json'} cannot be read: {error}") from error
+        if isinstance(config.get("settings"), dict):
+            config["settings"] = {**asdict(RunSettings()), **config["settings"]}
         return config
 
     def discard(self) -> None:

@@ -56,7 +56,12 @@ class Copy(Run):
         shared: Shared,
     ) -> None:
         simulator = InStep(
-            federation.train, task, seed=settings.seed, chunk=settings.chunk, shared=shared
+            federation.train,
+            task,
+            seed=settings.seed,
+            chunk=settings.chunk,
+            device=settings.device,
+            shared=shared,
         )
         super().__init__(
             algorithm, federation, task, settings, config, start=start, simulator=simulator

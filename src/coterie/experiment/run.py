@@ -126,7 +126,11 @@ class Run:
         self.folder: RunFolder | None = None
         self.start = start  # which of several independent starts it is
         self.simulator = simulator or Simulator(
-            federation.train, task, seed=settings.seed, chunk=settings.chunk
+            federation.train,
+            task,
+            seed=settings.seed,
+            chunk=settings.chunk,
+            device=settings.device,
         )
         self.evaluator = evaluator or Evaluator(
             algorithm, federation, self.simulator, settings.protocol
@@ -217,7 +221,12 @@ class Run:
         self.task.check(federation.train.x, federation.train.y)
         count = len(self.federation)
         unseen = Simulator(
-            federation.train, self.task, seed=self.settings.seed, first=count, population=count
+            federation.train,
+            self.task,
+            seed=self.settings.seed,
+            first=count,
+            population=count,
+            device=self.settings.device,
         )
         serving = self.evaluator.serve(self.state, unseen)
         return serving.cluster if serving.adapt is None else torch.full_like(serving.cluster, -1)

@@ -14,6 +14,7 @@ from dataclasses import MISSING, Field, dataclass, fields
 from functools import cache
 from typing import Any, NamedTuple, get_type_hints
 
+from coterie.core import devices
 from coterie.core.errors import SettingError, at_least, did_you_mean, one_of, share
 
 
@@ -31,6 +32,7 @@ class RunSettings:
     evaluate: int = 1  # rounds between two evaluations
     checkpoint: int = 1  # rounds between two checkpoints
     chunk: int = 0  # clients that are simulated at a time; 0: by the size of the model
+    device: str = "cpu"  # where client steps run: cpu, cuda, or cuda:N for one of several
 
     def __post_init__(self) -> None:
         at_least(self, "rounds", 1)
@@ -40,6 +42,7 @@ class RunSettings:
         at_least(self, "evaluate", 1)
         at_least(self, "checkpoint", 1)
         at_least(self, "chunk", 0)
+        devices.check(self.device)
         one_of(self, "protocol", ["auto", "train-loss", "test-loss"])
         share(self, "fraction")
         if not 0 <= self.lost < 1:

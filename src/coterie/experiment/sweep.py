@@ -55,7 +55,7 @@ class Job:
 class Worker:
     """A process that does a job; what it says goes to a log file beside the job's folder."""
 
-    def __init__(self, job: Job, threads: int) -> None:
+    def __init__(self, job: Job, threads: dict[str, str]) -> None:
         self.job = job
         self.log = job.folder.with_name(f"{job.folder.name}.log")
         self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -67,7 +67,7 @@ class Worker:
                 [sys.executable, "-m", "coterie.cli", "run", *words, *place, "--json"],
                 stdout=subprocess.DEVNULL,
                 stderr=log,
-                env={**os.environ, **dict.fromkeys(THREADS, str(threads))},
+                env={**os.environ, **threads},
             )
 
     def end(self) -> None:
@@ -85,6 +85,22 @@ class Worker:
         return lines[-1].removeprefix("coterie: ") if lines else "it was killed"
 
 
+def cores() -> int:
+    """The cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def share_of_cores(processes: int) -> dict[str, str]:
+    """The environment of each of several processes that compute at the same time: its threads.
+
+    Who has asked for fewer, by `OMP_NUM_THREADS`, gets these.
+    """
+    share, wish = max(1, cores() // processes), os.environ.get("OMP_NUM_THREADS", "")
+    return dict.fromkeys(THREADS, str(min(share, int(wish)) if wish.isdecimal() else share))
+
+
 def sweep(
     jobs: Sequence[Job], *, workers: int = 0, tell: Tell | None = None
 ) -> list[dict[str, Any]]:
@@ -93,20 +109,18 @@ def sweep(
     Every job is checked before the first one begins. A job that fails does not stop the others; the
     failures are reported together at the end. Ctrl-C lets every run leave its checkpoint.
     """
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
     totals = {job: check(job) for job in jobs}
     waiting = [job for job in jobs if job.result is None]
     # Only runs that go on are looked at again: the files of the others do not change.
     rounds = {job: total if job.result else job.rounds_done for job, total in totals.items()}
-    workers = min(workers or cores, max(1, len(waiting)))
+    workers = min(workers or cores(), max(1, len(waiting)))
+    threads = share_of_cores(workers)
     running: list[Worker] = []
     failed: list[Worker] = []
     try:
         while waiting or running:
             while waiting and len(running) < workers:
-                running.append(Worker(waiting.pop(0), threads=max(1, cores // workers)))
+                running.append(Worker(waiting.pop(0), threads))
             time.sleep(POLL_SECONDS)
             rounds |= {worker.job: worker.job.rounds_done for worker in running}
             failed += [worker for worker in running if worker.process.poll() not in (None, 0)]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.errors import CoterieError, SettingError
+from coterie.experiment.sweep import share_of_cores
 from coterie.flower.commands import (
     HOST,
     START_SECONDS,
@@ -218,13 +219,3 @@ class Rounds:
         whole = added[: added.rfind(b"\n") + 1]
         self.position += len(whole)
         return [json.loads(line) for line in whole.splitlines() if line.strip()]
-
-
-def share_of_cores(processes: int) -> dict[str, str]:
-    """Threads for each of several processes that compute at the same time; a wish comes first."""
-    if "OMP_NUM_THREADS" in os.environ:
-        return {}
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    return {"OMP_NUM_THREADS": str(max(1, cores // processes))}

@@ -73,6 +73,10 @@ class App:
         )
         if plan.grid or plan.settings.starts > 1:
             raise SettingError("a run over a network has one start and one value of each setting")
+        if plan.settings.device != "cpu":
+            raise SettingError(
+                f"`device` must be cpu for a run over a network, got {plan.settings.device}"
+            )
         words = [f"{name}={value}" for name, value in network.items()]
         return cls(
             plan,

@@ -34,17 +34,19 @@ class RandomCropFlip(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         n, _, height, width = x.shape
-        spare = torch.tensor([height - self.size, width - self.size])
+        # Drawn on the CPU, so that a seed gives the same on every device.
+        spare = torch.tensor([height - self.size, width - self.size], device="cpu")
         if self.training:
-            corner = (torch.rand(n, 2) * (spare + 1)).long()
-            mirrored = torch.rand(n) < 0.5
+            corner = (torch.rand(n, 2, device="cpu") * (spare + 1)).long()
+            mirrored = torch.rand(n, device="cpu") < 0.5
         else:
             corner = (spare // 2).expand(n, 2)
-            mirrored = torch.zeros(n, dtype=torch.bool)
-        rows = corner[:, :1] + torch.arange(self.size)  # [n, size]
-        columns = corner[:, 1:] + torch.arange(self.size)
+            mirrored = torch.zeros(n, dtype=torch.bool, device="cpu")
+        place = torch.arange(self.size, device="cpu")
+        rows, columns = corner[:, :1] + place, corner[:, 1:] + place  # [n, size]
         columns = torch.where(mirrored[:, None], columns.flip(1), columns)
-        which = torch.arange(n)[:, None, None]
+        rows, columns = rows.to(x.device), columns.to(x.device)
+        which = torch.arange(n, device=x.device)[:, None, None]
         crop = x.permute(0, 2, 3, 1)[which, rows[:, :, None], columns[:, None, :]]
         flat = crop.flatten(1)
         floor = flat.shape[1] ** -0.5

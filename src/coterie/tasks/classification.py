@@ -58,7 +58,7 @@ class Classification(NetworkTask):
         weight = mask.double()
 
         def tally(label: Tensor, weight: Tensor) -> Tensor:
-            return torch.zeros(m, classes, dtype=torch.float64).scatter_add_(1, label, weight)
+            return weight.new_zeros(m, classes).scatter_add_(1, label, weight)
 
         samples = weight.sum(1, keepdim=True)
         loss = (self.losses(output, y).double() * weight).sum(1, keepdim=True)

@@ -7,11 +7,12 @@ split into chunks do not show in single-precision models.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
+from coterie.core.devices import CPU
 from coterie.core.lazy import add_up
 
 
@@ -79,6 +80,8 @@ class ByCluster:
     [2.0, -1.0, 7.0]
     """
 
+    anywhere: ClassVar[bool] = True  # uploads are added up on whatever device they are
+
     k: int
     by_size: bool = False
 
@@ -88,8 +91,8 @@ class ByCluster:
     def add(self, total: Total, ids: Tensor, upload: Any) -> Total:
         weight = upload.size if self.by_size else torch.ones_like(upload.size)
         # [k, a]: row j holds the weights of the clients in cluster j, so a sum is one product.
-        member = torch.zeros(self.k, len(ids), dtype=torch.float64)
-        member[upload.cluster, torch.arange(len(ids))] = weight.double()
+        member = weight.new_zeros(self.k, len(ids), dtype=torch.float64)
+        member[upload.cluster, torch.arange(len(ids), device=member.device)] = weight.double()
         values = {n: v for n, v in upload._asdict().items() if n not in ("cluster", "size")}
         for name, value in values.items():
             if name not in total.sums:
@@ -98,8 +101,7 @@ class ByCluster:
             add_up(total.sums[name], member, value)
         total.ids.append(ids)
         total.cluster.append(upload.cluster)
-        total.weight.add_(member.sum(1))
-        return total
+        return total._replace(weight=total.weight.to(member.device) + member.sum(1))
 
     def merge(self, one: Total, other: Total) -> Total:
         return Total(
@@ -114,5 +116,8 @@ class ByCluster:
     def finish(self, total: Total) -> Grouped:
         nobody = torch.zeros(0, dtype=torch.long)
         order = torch.cat([nobody, *total.ids]).argsort()
-        cluster = torch.cat([nobody, *total.cluster])[order]
+        cluster = torch.cat([nobody, *(chunk.to(CPU) for chunk in total.cluster)])[order]
+        if not total.weight.is_cpu:
+            sums = {name: value.to(CPU) for name, value in total.sums.items()}
+            total = total._replace(weight=total.weight.to(CPU), sums=sums)
         return Grouped(cluster, total)

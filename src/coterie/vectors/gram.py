@@ -16,7 +16,7 @@ def gram(rows: Tensor, origin: Tensor | None = None) -> Tensor:
     >>> gram(torch.tensor([[1.0, 2.0], [3.0, 0.0]]), origin=torch.tensor([1.0, 0.0])).tolist()
     [[4.0, 0.0], [0.0, 4.0]]
     """
-    products = torch.zeros(len(rows), len(rows), dtype=torch.float64)
+    products = rows.new_zeros(len(rows), len(rows), dtype=torch.float64)
     for begin in range(0, rows.shape[1], COLUMNS):
         columns = slice(begin, begin + COLUMNS)
         block = rows[:, columns].double()

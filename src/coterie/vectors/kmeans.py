@@ -65,7 +65,7 @@ def lloyd(
     >>> lloyd(torch.tensor([[0.0], [1.0], [9.0]]), torch.tensor([[0.0], [1.0]])).cluster.tolist()
     [0, 0, 1]
     """
-    cluster = torch.full((len(points),), -1)
+    cluster = torch.full((len(points),), -1, device=points.device)
     for _ in range(iterations):
         now = nearest(points, centres)
         if torch.equal(now, cluster):
@@ -82,12 +82,12 @@ def plus_plus(points: Tensor, k: int, generator: torch.Generator) -> Tensor:
     The first is drawn at random, each next one with a probability in proportion to its squared
     distance to the nearest of those before.
     """
-    chosen = [int(torch.randint(len(points), (), generator=generator))]
-    best = torch.full((len(points),), torch.inf, dtype=torch.float64)
+    chosen = [int(torch.randint(len(points), (), generator=generator, device="cpu"))]
+    best = points.new_full((len(points),), torch.inf, dtype=torch.float64)
     while len(chosen) < k:
         best = torch.minimum(best, squared_distances(points, points[chosen[-1:]])[:, 0])
         reached = best.cumsum(0)
-        draw = torch.rand((), generator=generator, dtype=torch.float64) * reached[-1]
+        draw = torch.rand((), generator=generator, dtype=torch.float64, device="cpu") * reached[-1]
         place = int(torch.searchsorted(reached, draw, right=True))
         chosen.append(min(place, len(points) - 1))
     return points[chosen]
@@ -155,8 +155,9 @@ def order_of_their_own(points: Tensor, seed: int) -> Tensor:
 
     They are lined up along a random direction.
     """
-    direction = torch.randn(points.shape[1], generator=seeds.generator(seed, "direction"))
-    return (points @ direction.to(points.dtype)).argsort(stable=True)
+    generator = seeds.generator(seed, "direction")
+    direction = torch.randn(points.shape[1], generator=generator, device="cpu")
+    return (points @ direction.to(points)).argsort(stable=True)
 
 
 class Member(NamedTuple):

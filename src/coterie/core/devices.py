@@ -1,0 +1,63 @@
+"""Devices: where the work on clients is done.
+
+The server's side of an algorithm is always on the CPU, and so are the ids of clients, what they
+keep between rounds and all random draws. Client steps, with the samples and models they work on,
+may be on another device.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+from coterie.core.errors import SettingError
+
+CPU = torch.device("cpu")
+# What may be worked on at a time elsewhere, in place of what suits a CPU's cache. A round number
+# for cards of 8 GB and more; it was not measured.
+FAR_BYTES = 256 * 2**20
+
+
+def available() -> list[str]:
+    """The names of the devices of this machine."""
+    if not torch.cuda.is_available():
+        return ["cpu"]
+    return ["cpu", "cuda", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
+
+
+def check(name: str | torch.device) -> None:
+    """Refuse a device that this machine does not have."""
+    if str(name) == "cpu" or str(name) in (known := available()):
+        return
+    rule = f"one of {', '.join(known)}"
+    if known == ["cpu"]:
+        rule = "cpu, for PyTorch finds no CUDA device on this machine"
+    raise SettingError(f"`device` must be {rule}, got {name}")
+
+
+def named(name: str | torch.device) -> torch.device:
+    """The device of that name.
+
+    >>> named("cpu")
+    device(type='cpu')
+    """
+    check(name)
+    return CPU if str(name) == "cpu" else torch.empty(0, device=name).device  # of several, which
+
+
+def on(device: torch.device) -> AbstractContextManager[Any]:
+    """New tensors are made on `device` inside; nothing happens, at no cost, on the CPU."""
+    return nullcontext() if device == CPU else device
+
+
+def room(device: torch.device, cache: int) -> int:
+    """The bytes that may be worked on at a time: what suits a CPU's cache, elsewhere more."""
+    return cache if device == CPU else FAR_BYTES
+
+
+def free_bytes(device: torch.device) -> int:
+    """The memory of a device that nobody uses; of the CPU it is not known."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else sys.maxsize
