@@ -81,8 +81,7 @@ def table(options: argparse.Namespace) -> str:
     rows = []
     for method, clients, fraction in work:
         print(f"{method} with {clients} clients ...", file=sys.stderr, flush=True)
-        # One round of all of 100,000 clients takes half a minute; small ones are repeated.
-        rounds = 2 if fraction * clients > 20_000 else 4
+        rounds = 3 if fraction * clients > 20_000 else 4  # of 100,000 clients one takes a while
         command = [sys.executable, __file__, method, str(clients), str(fraction), str(rounds)]
         began = time.perf_counter()
         done = subprocess.run(

@@ -18,7 +18,7 @@ from coterie.engine.stack import ELEMENTWISE, Slope, Stack
 # the cache and slows down.
 WEIGHT_BYTES = 16 * 2**20
 # What the first layer's outputs of a block of clients under k shared models may occupy.
-SHARED_BYTES = 16 * 2**20
+SHARED_BYTES = 8 * 2**20
 
 
 class Batched:
