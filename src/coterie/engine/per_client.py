@@ -13,6 +13,7 @@ from torch.func import functional_call
 from coterie.core.cohort import Descent, Rows, Seeds, finite
 from coterie.core.devices import CPU
 from coterie.core.errors import DataError
+from coterie.core.layout import Layout
 from coterie.core.lazy import picked
 from coterie.core.task import Task
 
@@ -76,10 +77,8 @@ class PerClient:
     def _descend_one(self, model: Tensor, x: Tensor, y: Tensor, i: int, descent: Descent) -> Tensor:
         trained, carried = self._open(model, x)
         layout = self.task.layout
-        anchor = pull = None
-        if descent.anchor is not None and descent.pull is not None:
-            anchor, pull = layout.unflatten(descent.anchor[i]), layout.unflatten(descent.pull)
-        moves = None if descent.only is None else layout.unflatten(descent.only.to(model.dtype))
+        anchor = None if descent.anchor is None else descent.anchor[i]
+        terms = Terms(layout, descent._replace(anchor=anchor))
         for step in range(descent.steps[i]):
             batch: slice | Tensor = slice(None)
             if descent.batches is not None:
@@ -88,16 +87,10 @@ class PerClient:
             gradients = self._gradients(trained, carried, x[batch], y[batch])
             with torch.no_grad():
                 for (name, weight), gradient in zip(trained.items(), gradients, strict=True):
-                    if anchor is not None and pull is not None:
-                        gradient = gradient + pull[name] * (weight - anchor[name])
-                    if descent.weight_decay:
-                        gradient = gradient + descent.weight_decay * weight
-                    if moves is not None:
-                        gradient = gradient * moves[name]
-                    weight -= descent.lr * gradient
-        if moves is not None:
+                    weight -= descent.lr * terms.with_gradient(name, gradient, weight)
+        if terms.moves is not None:
             # Carried tensors outside the moving part stay, whatever the layers did to them.
-            before = layout.unflatten(model)
+            moves, before = terms.moves, layout.unflatten(model)
             carried = {n: torch.where(moves[n].bool(), c, before[n]) for n, c in carried.items()}
         return flat([*trained.values(), *carried.values()]).to(model.dtype)
 
@@ -150,12 +143,7 @@ class PerClient:
             output = functional_call(self.module, {**trained, **carried}, (x,))
         except ValueError as error:  # batch normalisation of a single sample, for example
             raise DataError(f"the network cannot train on a batch of {len(x)}: {error}") from error
-        loss = self.task.losses(output, y).mean()
-        found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
-        return [
-            torch.zeros_like(weight) if gradient is None else gradient
-            for weight, gradient in zip(trained.values(), found, strict=True)
-        ]
+        return slopes(self.task.losses(output, y).mean(), trained)
 
     def _output(self, model: Tensor, x: Tensor) -> Tensor:
         output: Tensor = functional_call(self.module.eval(), self._tensors(model, x), (x,))
@@ -163,6 +151,38 @@ class PerClient:
 
     def _loss(self, model: Tensor, x: Tensor, y: Tensor) -> Tensor:
         return self.task.losses(self._output(model, x), y).mean()
+
+
+class Terms:
+    """What the objective of a descent has besides the losses, and which numbers move, by tensor."""
+
+    def __init__(self, layout: Layout, descent: Descent) -> None:
+        self.anchor = self.pull = self.moves = None
+        if descent.anchor is not None and descent.pull is not None:
+            self.anchor, self.pull = (
+                layout.unflatten(descent.anchor),
+                layout.unflatten(descent.pull),
+            )
+        if descent.only is not None:
+            self.moves = layout.unflatten(descent.only.to(layout.dtype))
+        self.weight_decay = descent.weight_decay
+
+    def with_gradient(self, name: str, gradient: Tensor, now: Tensor) -> Tensor:
+        """The gradient of the whole objective where a tensor is `now`, from that of the losses."""
+        if self.anchor is not None and self.pull is not None:
+            gradient = gradient + self.pull[name] * (now - self.anchor[name])
+        if self.weight_decay:
+            gradient = gradient + self.weight_decay * now
+        return gradient if self.moves is None else gradient * self.moves[name]
+
+
+def slopes(loss: Tensor, trained: dict[str, Tensor]) -> list[Tensor]:
+    """The derivative of a loss by tensors; zero by one that it does not depend on."""
+    found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
+    return [
+        torch.zeros_like(tensor) if slope is None else slope
+        for tensor, slope in zip(trained.values(), found, strict=True)
+    ]
 
 
 def module_on(device: torch.device, module: nn.Module) -> nn.Module:

@@ -23,7 +23,7 @@ from coterie.core.layout import keeps_statistics
 from coterie.core.lazy import as_picked, dense, picked
 from coterie.core.task import Task
 from coterie.engine.batched import stacked
-from coterie.engine.per_client import PerClient, training
+from coterie.engine.per_client import PerClient, Terms, slopes, training
 
 # What the samples that are worked on at a time may occupy: what layers make of them takes many
 # times as much. It was not measured.
@@ -74,8 +74,8 @@ class Vmapped:
         with training(self.module):
             for here, some in blocks_of(rows):
                 weight = some.weights(models.dtype)
-                slopes = self._slopes(*self._open(rows_of(models, here)), some.x, some.y, weight)
-                found[here, : self.task.layout.trained_size] = flat(slopes)
+                parts = self._slopes(*self._open(rows_of(models, here)), some.x, some.y, weight)
+                found[here, : self.task.layout.trained_size] = flat(parts)
         return found
 
     def descend(self, start: Tensor, rows: Rows, descent: Descent) -> Tensor:
@@ -186,11 +186,7 @@ class Vmapped:
         with torch.enable_grad():
             output = self._forward({**trained, **carried}, x)
             loss = (self.task.losses(output, y) * weight).sum()
-        found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
-        return [
-            torch.zeros_like(tensor) if slope is None else slope
-            for tensor, slope in zip(trained.values(), found, strict=True)
-        ]
+        return slopes(loss, trained)
 
     def _descend(self, start: Tensor, rows: Rows, descent: Descent) -> Tensor:
         layout, device = self.task.layout, rows.y.device
@@ -199,26 +195,18 @@ class Vmapped:
         steps = torch.tensor(descent.steps, device=device)
         batches = None if descent.batches is None else stacked(descent.batches).to(device)
         x, y, weight = rows.x, rows.y, rows.weights(layout.dtype)
-        anchor = pull = None
-        if descent.anchor is not None and descent.pull is not None:
-            anchor, pull = layout.unflatten(descent.anchor), layout.unflatten(descent.pull)
-        moves = None if descent.only is None else layout.unflatten(descent.only.to(layout.dtype))
+        terms = Terms(layout, descent)
         for step in range(max(descent.steps)):
             if batches is not None:
                 row = batches[:, step]  # [b, batch]
                 chosen = row >= 0
                 weight = chosen / chosen.sum(1, keepdim=True).clamp_min(1).to(layout.dtype)
                 x, y = rows.x[client, row.clamp_min(0)], rows.y[client, row.clamp_min(0)]
-            slopes = self._slopes(trained, carried, x, y, weight)
+            found = self._slopes(trained, carried, x, y, weight)
             going = step < steps  # clients with fewer steps have finished and stand still
             with torch.no_grad():
-                for (name, now), slope in zip(trained.items(), slopes, strict=True):
-                    if anchor is not None and pull is not None:
-                        slope = slope + pull[name] * (now - anchor[name])
-                    if descent.weight_decay:
-                        slope = slope + descent.weight_decay * now
-                    if moves is not None:
-                        slope = slope * moves[name]
+                for (name, now), slope in zip(trained.items(), found, strict=True):
+                    slope = terms.with_gradient(name, slope, now)
                     now -= descent.lr * slope * going.view(-1, *(1 for _ in now.shape[1:]))
         return flat([*trained.values(), *carried.values()]).to(start.dtype)
 
