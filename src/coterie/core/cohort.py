@@ -67,6 +67,8 @@ class Descent(NamedTuple):
     pull: Tensor | None  # [d] strength of the pull towards the anchor; None: no pull
     anchor: Tensor | None  # [m, d]
     weight_decay: float  # strength of the pull towards zero
+    # [m] whose samples the rows are, if they are all that these clients have; None: only some
+    ids: Tensor | None = None
 
     def of(self, here: slice) -> Descent:
         """The same for some of the clients, for networks that do not draw."""
@@ -74,6 +76,7 @@ class Descent(NamedTuple):
             steps=self.steps[here],
             batches=None if self.batches is None else self.batches[here],
             anchor=None if self.anchor is None else self.anchor[here],
+            ids=None if self.ids is None else self.ids[here],
         )
 
 
@@ -124,6 +127,7 @@ class Cohort:
         *,
         round: int,
         address: tuple[int | str, ...],
+        whole: bool = True,
     ) -> None:
         self._device = rows.y.device  # of all that a step sees
         self._ids = ids  # [m] on the CPU, for memory and randomness
@@ -134,6 +138,7 @@ class Cohort:
         self._kernel = kernel
         self._memory = memory
         self._address = address  # (seed, ...): where the randomness of this step begins
+        self._whole = whole  # whether the rows are all samples of these clients
         self._draws = 0
 
     def __len__(self) -> int:
@@ -233,7 +238,8 @@ class Cohort:
             strength = torch.as_tensor(pull, dtype=start.dtype, device=self._device)
             strength = strength.expand(start.shape[1])
         noise = Noise(address, self._ids)
-        descent = Descent(lr, counts, batches, noise, only, strength, anchor, weight_decay)
+        ids = self._ids if self._whole else None
+        descent = Descent(lr, counts, batches, noise, only, strength, anchor, weight_decay, ids)
         return self._kernel.descend(start, self._rows, descent)
 
     def split(self, share: float) -> tuple[Cohort, Cohort]:
@@ -257,16 +263,8 @@ class Cohort:
 
     def only(self, places: Tensor) -> Cohort:
         """Those of the clients that stand at `places` [a]; their randomness begins anew."""
-        here = moved(places, CPU)
-        return Cohort(
-            self._ids[here],
-            Rows(*(part[places] for part in self._rows)),
-            self.task,
-            self._kernel,
-            self._memory,
-            round=self.round,
-            address=self._address,
-        )
+        rows = Rows(*(part[places] for part in self._rows))
+        return self._other(self._ids[moved(places, CPU)], rows, self._address, self._whole)
 
     def among(self, chosen: Tensor) -> Cohort:
         """The same clients with those of their samples that `chosen` [m, n] names.
@@ -278,15 +276,21 @@ class Cohort:
 
     def _with(self, picks: list[Tensor], part: str) -> Cohort:
         """The same clients with some of their samples only."""
-        rows, address = self._picked(picks), (*self._address, part)
+        return self._other(self._ids, self._picked(picks), (*self._address, part), False)
+
+    def _other(
+        self, ids: Tensor, rows: Rows, address: tuple[int | str, ...], whole: bool
+    ) -> Cohort:
+        """A cohort of the same round on other rows."""
         return Cohort(
-            self._ids,
+            ids,
             rows,
             self.task,
             self._kernel,
             self._memory,
             round=self.round,
             address=address,
+            whole=whole,
         )
 
     def _picked(self, picks: list[Tensor]) -> Rows:

@@ -53,6 +53,7 @@ class Batched:
         layers = [layer for layer in flat_layers(task.module) if not isinstance(layer, nn.Flatten)]
         self.has_bias = layers[0].bias is not None  # of the first linear layer
         self.stack = Stack(layers[1:])
+        self.grams = sample_space.Grams()
 
     def losses(self, models: Tensor, rows: Rows) -> Tensor:
         if models.dim() == 2:
@@ -67,25 +68,44 @@ class Batched:
     def choose(self, models: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
         if len(models) == 1:
             return (only := torch.zeros_like(rows.size)), picked(models, only)
-        cut = race.first_lap(rows.y.shape[1]) if self.task.losses_at_least_zero else 0
+        n = rows.y.shape[1]
+        cut = race.first_lap(n) if self.task.losses_at_least_zero else 0
         lap = Rows(rows.x[:, :cut], rows.y[:, :cut], rows.size.clamp_max(cut))
         rest = Rows(rows.x[:, cut:], rows.y[:, cut:], rows.size - lap.size)
-        z, losses = self._runs(models, lap, rows.size) if cut else ([], None)
-        if losses is None or race.is_close(losses, cut / rows.y.shape[1]):
+        z = models.new_empty(len(rows.y), self._layers(models)[0].shape[1], n)
+        early, losses = self._runs(models, lap, rows.size) if cut else ([], None)
+        if losses is None or race.is_close(losses, cut / n):
             # Nobody can be left behind: all models see all samples.
-            z_rest, more = self._runs(models, rest, rows.size)
+            late, more = self._runs(models, rest, rows.size)
             index = finite(more if losses is None else losses + more).argmin(1)
-            last = taken(z_rest, index)
+            put(late, index, z[:, :, cut:])
         else:
+            index = race.finished(
+                finite(losses),
+                z[:, :, cut:],
+                lambda clients, j, room: self._finish(models, j, rest, clients, rows.size, room),
+            )
+        put(early, index, z[:, :, :cut])
+        return index, Lazy(Picked(models, index, z))
 
-            def finish(j: int, clients: Tensor) -> tuple[Tensor, Tensor]:
-                some = Rows(*(part[clients] for part in rest))
-                z, losses = self._runs(models[j : j + 1], some, rows.size[clients])
-                return torch.cat([block[0].transpose(0, 1) for block in z]), losses[:, 0]
+    def _finish(
+        self, models: Tensor, index: Tensor, rows: Rows, clients: Tensor, count: Tensor, out: Tensor
+    ) -> Tensor:
+        """Mean losses [c] of model `index[i]` on the rows of client `clients[i]`.
 
-            index, last = race.finished(finite(losses), finish)
-        activations = torch.cat([taken(z, index), last], 2) if cut else last
-        return index, Lazy(Picked(models, index, activations))
+        The mean is over `count` [m] samples. The first layer's outputs [c, h, n] are put into
+        `out`.
+        """
+        x = rows.x.flatten(2)
+        first, bias, upper = self._layers(models)
+        block = max(1, room(models.device, SHARED_BYTES) // (out[0].numel() * out.element_size()))
+        losses = []
+        for j, i, z in zip(index.split(block), clients.split(block), out.split(block), strict=True):
+            sample_space.activations(first, bias, j, x, i, z)
+            output = self.stack.outputs(z, [layer[j] for layer in upper]).mT
+            mask = Rows(x, rows.y[i], rows.size[i]).inside.to(models.dtype) / count[i][:, None]
+            losses.append((self.task.losses(output, rows.y[i]) * mask).sum(1))
+        return torch.cat(losses)
 
     def _runs(self, models: Tensor, rows: Rows, count: Tensor) -> tuple[list[Tensor], Tensor]:
         """All blocks of `_under`: the outputs of each, and the losses of everybody [m, k]."""
@@ -101,8 +121,7 @@ class Batched:
         block and all models are one long product. The mean is over `count` [m] samples if these are
         only some of them.
         """
-        first, *others = self._split(models)
-        bias, upper = others[: self.has_bias], others[self.has_bias :]
+        first, bias, upper = self._layers(models)
         k, h, n = len(models), first.shape[1], rows.y.shape[1]
         room_here = room(models.device, SHARED_BYTES)
         block = max(1, room_here // (k * h * n * models.element_size()))
@@ -110,8 +129,8 @@ class Batched:
         for x, y, size, whole in zip(*(part.split(block) for part in parts), strict=True):
             samples = x.flatten(0, 1).flatten(1)
             z = (first.flatten(0, 1) @ samples.T).view(k, h, len(samples))
-            for b in bias:
-                z += b[:, :, None]
+            if bias is not None:
+                z += bias[:, :, None]
             output = self.stack.outputs(z, upper).mT  # [k, b n, c]
             losses = self.task.losses(output, y.flatten(0, 1).expand(k, *y.flatten(0, 1).shape))
             mask = Rows(x, y, size).inside.to(models.dtype) / whole[:, None]
@@ -160,23 +179,24 @@ class Batched:
         shared = as_picked(start)
         models = dense(start) if shared is None else shared.models
         index = torch.arange(len(x), device=x.device) if shared is None else shared.index
-        first, *others = self._split(models)
-        bias, upper = (others[0], others[1:]) if self.has_bias else (None, others)
+        first, bias, upper = self._layers(models)
         if shared is None:
-            z = self._first([first, *others], x)
+            z = self._first(self._split(models), x)
         elif shared.activations is None:
-            z = sample_space.activations(first, bias, index, x)
+            z = models.new_empty(len(x), first.shape[1], x.shape[1])
+            sample_space.activations(first, bias, index, x, None, z)
         else:
             z = shared.activations
-        weight = rows.weights(models.dtype)
+        weight = rows.weights(models.dtype).mul_(-descent.lr)
+        ids = descent.ids
         moved, ends = sample_space.descend(
             z,
-            x,
             None if bias is None else bias[index],
             [layer[index] for layer in upper],
             self.stack,
             lambda here: self._slope(rows.y[here], weight[here]),
-            descent,
+            lambda here: self.grams.of(x[here], None if ids is None else ids[here]),
+            descent.steps[0],
         )
         width = first[0].numel()
         begin = models[:, :width] if shared is None else Picked(models[:, :width], index)
@@ -219,6 +239,11 @@ class Batched:
     def _split(self, models: Tensor) -> list[Tensor]:
         return list(self.task.layout.unflatten(models).values())
 
+    def _layers(self, models: Tensor) -> tuple[Tensor, Tensor | None, list[Tensor]]:
+        """The first layer's weights [k, h, f] and bias [k, h], and the weights above it."""
+        first, *others = self._split(models)
+        return (first, others[0], others[1:]) if self.has_bias else (first, None, others)
+
     def _outputs(self, weights: list[Tensor], x: Tensor) -> Tensor:
         """What the network makes of samples [m, n, ...] with clients' own weights: [m, n, c]."""
         z = self._first(weights, x.flatten(2))
@@ -246,13 +271,14 @@ class Batched:
         return lambda output: self.task.slopes(output, y).mul_(weight[:, None])
 
 
-def taken(z: list[Tensor], index: Tensor) -> Tensor:
-    """First-layer outputs [m, h, n] under the model that each client chose, out of blocks of those
-    under all of them [k, h, b, n]."""
-    pieces = zip(z, index.split([block.shape[2] for block in z]), strict=True)
-    return torch.cat(
-        [block[best, :, torch.arange(len(best), device=best.device)] for block, best in pieces]
-    )
+def put(z: list[Tensor], index: Tensor, out: Tensor) -> None:
+    """First-layer outputs under the model that each client chose into `out` [m, h, n], out of
+    blocks of those under all of them [k, h, b, n]."""
+    begin = 0
+    for block in z:
+        here = slice(begin, begin := begin + block.shape[2])
+        best = index[here]
+        out[here] = block[best, :, torch.arange(len(best), device=best.device)]
 
 
 def hooked(module: nn.Module) -> bool:

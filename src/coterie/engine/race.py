@@ -18,9 +18,9 @@ from coterie.core.cohort import finite
 # The share of samples on which all models run.
 FIRST_LAP = 0.2
 
-# (model j, clients [c]) -> what j's first layer makes of their remaining samples [c, h, r], and
-# what these add to their mean losses [c]
-Finish = Callable[[int, Tensor], tuple[Tensor, Tensor]]
+# (clients [c], models [c], room [c, h, r]) -> what the remaining samples of each client add to its
+# mean loss under that model [c]; what the model's first layer makes of them is put into the room
+Finish = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def first_lap(samples: int) -> int:
@@ -34,31 +34,23 @@ def is_close(losses: Tensor, share: float) -> bool:
     return int((losses <= losses.amin(1, keepdim=True) / share).sum()) > m * (1 + k) / 2
 
 
-def finished(losses: Tensor, finish: Finish) -> tuple[Tensor, Tensor]:
-    """The winner [m] for each client, and its first layer's outputs [m, h, r] on the last samples.
+def finished(losses: Tensor, last: Tensor, finish: Finish) -> Tensor:
+    """The winner [m] for each client; of equal models it is the first.
 
-    `losses` [m, k] are those of the first samples. Of equal models the first one wins.
+    `losses` [m, k] are those of the first samples. What the winners' first layers make of the last
+    ones is put into `last` [m, h, r].
     """
-    m, k = losses.shape
-    lowest = losses.new_full((m,), torch.inf)
-    winner = losses.new_full((m,), k, dtype=torch.long)
-    last = losses.new_empty(0)
-    runs = losses == losses.amin(1, keepdim=True)
-    done = torch.zeros_like(runs)
-    while bool(runs.any()):
-        for j in range(k):
-            clients = torch.nonzero(runs[:, j]).flatten()
-            if len(clients) == 0:
-                continue
-            outputs, rest = finish(j, clients)
-            total = losses[clients, j] + finite(rest)
-            before = lowest[clients]
-            better = (total < before) | ((total == before) & (j < winner[clients]))
-            lowest[clients] = torch.where(better, total, before)
-            winner[clients] = torch.where(better, j, winner[clients])
-            if not len(last):
-                last = outputs.new_empty(m, *outputs.shape[1:])
-            last[clients[better]] = outputs[better]
-        done |= runs
-        runs = (losses <= lowest[:, None]) & ~done
-    return winner, last
+    everyone, leader = torch.arange(len(losses), device=losses.device), losses.argmin(1)
+    total = torch.full_like(losses, torch.inf)
+    total[everyone, leader] = losses[everyone, leader] + finite(finish(everyone, leader, last))
+    may_win = losses <= total[everyone, leader][:, None]
+    may_win[everyone, leader] = False
+    clients, models = torch.nonzero(may_win).unbind(1)
+    if len(clients) == 0:
+        return leader
+    outputs = last.new_empty(len(clients), *last.shape[1:])
+    total[clients, models] = losses[clients, models] + finite(finish(clients, models, outputs))
+    winner = total.argmin(1)
+    won = winner[clients] == models
+    last[clients[won]] = outputs[won]
+    return winner

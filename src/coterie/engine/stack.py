@@ -32,14 +32,23 @@ class Stack:
         return z
 
     def gradients(
-        self, z: Tensor, weights: list[Tensor], slope: Slope
+        self, z: Tensor, weights: list[Tensor], slope: Slope, scratch: Scratch | None = None
     ) -> tuple[Tensor, list[Tensor]]:
-        """The derivatives by the first layer's outputs z [m, h, n], and by the other weights."""
+        """The derivatives by the first layer's outputs z [m, h, n], and by the other weights.
+
+        With `scratch`, the former is overwritten by the next call.
+        """
+        scratch = scratch or Scratch()
         pending = iter(weights)
         seen = []  # what went into each layer, and what came out of it
-        for layer in self.layers:
+        for place, layer in enumerate(self.layers):
             before = z
-            z = linear(layer, z, pending) if isinstance(layer, nn.Linear) else layer(z)
+            if isinstance(layer, nn.Linear):
+                z = linear(layer, z, pending)
+            elif isinstance(layer, nn.ReLU):
+                z = torch.clamp_min(z, 0, out=scratch.like(z, place))
+            else:
+                z = layer(z)
             seen.append((before, z))
         slopes = slope(z)
         left, found = list(weights), []
@@ -51,8 +60,25 @@ class Stack:
                 left.pop()
                 found.append(slopes.sum(2))
             found.append(torch.bmm(slopes, before.mT))
-            slopes = torch.bmm(left.pop().mT, slopes)
+            slopes = torch.bmm(left.pop().mT, slopes, out=scratch.like(before, -1 - len(left)))
         return slopes, found[::-1]
+
+
+class Scratch:
+    """Room for results that are looked at for a moment, used again by those of the same shape.
+
+    A tensor that was just made lies where the cache has nothing yet.
+    """
+
+    def __init__(self) -> None:
+        self.held: dict[int, Tensor] = {}
+
+    def like(self, value: Tensor, place: int) -> Tensor:
+        """A tensor of the shape of `value`; the same one for the same `place`."""
+        held = self.held.get(place)
+        if held is None or held.shape != value.shape or held.dtype != value.dtype:
+            held = self.held[place] = torch.empty_like(value, memory_format=torch.contiguous_format)
+        return held
 
 
 def linear(layer: nn.Linear, z: Tensor, pending: object) -> Tensor:
