@@ -118,3 +118,16 @@ def test_a_part_of_the_samples_does_not_get_what_was_kept_for_all(everything_cou
     for found, exact in zip(ends(simulator.kernel), ends(PerClient(task)), strict=True):
         torch.testing.assert_close(found + 0, exact)
     assert len(simulator.kernel.grams.held) == 6
+
+
+@pytest.mark.parametrize("threads", [1, 2, 8])
+def test_blocks_are_of_like_size_and_keep_all_threads_busy(threads, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    for count in (1, 7, 13, 100, 105):
+        for most in (0, 1, 6, 13, 200):
+            block = sample_space.even(count, most)
+            sizes = [min(block, count - begin) for begin in range(0, count, block)]
+            assert block % threads == 0
+            assert max(sizes) <= max(1, most) + threads
+            assert len(sizes) <= -(-count // max(1, most))
+    assert sample_space.even(105, 26) == {1: 21, 2: 22, 8: 24}[threads]

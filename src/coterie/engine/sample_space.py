@@ -185,7 +185,7 @@ def descend(
     X X'. Gives - lr S [m, h, n] and where the bias and the upper weights end.
     """
     upper, moved, scratch = [weight.clone() for weight in upper], torch.empty_like(z), Scratch()
-    block = max(1, room(z.device, BLOCK_BYTES) // (z[0].numel() * z.element_size()))
+    block = even(len(z), room(z.device, BLOCK_BYTES) // (z[0].numel() * z.element_size()))
     for begin in range(0, len(z), block):
         here = slice(begin, begin + block)
         move, own = moves(here), [weight[here] for weight in upper]
@@ -204,3 +204,10 @@ def descend(
             if step + 1 < steps:  # nobody looks at where the last step leads
                 now.baddbmm_(first, gram)
     return moved, upper if bias is None else [bias + moved.sum(2), *upper]
+
+
+def even(count: int, most: int) -> int:
+    """The size of blocks of about `most` of so many clients: of like size, and no thread idle."""
+    blocks = -(-count // max(1, most))
+    threads = torch.get_num_threads()
+    return -(-count // (blocks * threads)) * threads
