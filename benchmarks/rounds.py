@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -52,81 +51,104 @@ CONTENDERS = [
 ]
 
 
+class Outcome(NamedTuple):
+    """What a contender handed in."""
+
+    weights: np.ndarray  # [d] at the end
+    seconds: np.ndarray  # [rounds] of each round
+    steps: int  # gradient steps that were made
+
+
 def peers(options: argparse.Namespace) -> str:
     """FedAvg by every contender: the table of seconds, ratios, differences and steps."""
     clients, samples = (20, 50) if options.quick else (100, 200)
-    rounds = 3 if options.quick else options.repeats + 1
+    rounds, turns = (3, 1) if options.quick else (options.repeats + 1, options.turns)
     given = work.drawn(clients, samples, SHAPE, rounds=rounds, threads=options.threads)
-    rows = []
-    found: list[tuple[str, float, float, float, int]] = []
+    found: dict[str, list[Outcome | str]] = {contender.name: [] for contender in CONTENDERS}
     with tempfile.TemporaryDirectory() as folder:
         task = os.path.join(folder, "work.npz")
         work.store(task, given)
         print("reference in double precision ...", file=sys.stderr, flush=True)
-        reference, complaint = handed_in(CONTENDERS[0], task, folder, options, "double")
-        assert reference is not None, complaint
-        exact = reference["weights"]
-        for contender in CONTENDERS:
-            print(f"{contender.name} ...", file=sys.stderr, flush=True)
-            outcome, complaint = handed_in(contender, task, folder, options)
-            if outcome is None:
-                rows.append([contender.name, f"did not run: {complaint}", "", "", "", "", ""])
-                continue
-            apart = float(np.abs(outcome["weights"] - exact).max() / np.abs(exact).max())
-            first, *warm = outcome["seconds"].tolist()
-            found.append((contender.name, first, statistics.median(warm), apart, outcome["steps"]))
-    expected = clients * given.steps * rounds
-    seconds = {name: warm for name, _, warm, _, _ in found}
-    loop, ours = seconds.get("plain PyTorch loop"), seconds.get("coterie")
-    for name, first, warm, apart, steps in found:
-        note = "" if apart < 1e-3 else " (differs)"
-        counted = f"{steps}" if steps == expected else f"{steps} of {expected}"
-        rows.append(
-            [
-                name,
-                f"{warm:.2f}",
-                f"{first:.2f}",
-                "" if loop is None else f"{loop / warm:.2f}",
-                "" if ours is None else f"{warm / ours:.1f}",
-                f"{apart:.0e}{note}",
-                counted,
-            ]
-        )
+        reference = handed_in(CONTENDERS[0], task, options, "double")
+        assert isinstance(reference, Outcome), reference
+        # In turns, so that nobody has the minutes to himself in which the machine is quiet.
+        for turn in range(turns):
+            for contender in CONTENDERS:
+                print(f"{contender.name}, turn {turn + 1} ...", file=sys.stderr, flush=True)
+                found[contender.name].append(handed_in(contender, task, options))
     title = (
         f"FedAvg, {clients} clients x {samples} samples, MLP {'-'.join(map(str, SHAPE))}, "
-        f"{given.steps} full-batch steps, median of {rounds - 1} warm rounds"
+        f"{given.steps} full-batch steps, median of {turns} x {rounds - 1} warm rounds"
     )
     head = ["contender", "s per round", "first round, s", "speed against the loop"]
     head += ["times coterie's", "difference", "gradient steps"]
+    rows = lines(found, reference.weights, clients * given.steps * rounds)
     return f"{title}:\n\n{markdown(head, rows)}"
 
 
+def lines(
+    found: dict[str, list[Outcome | str]], exact: np.ndarray, expected: int
+) -> list[list[str]]:
+    """The lines of the table; who failed in one turn has no numbers, but a reason."""
+    ran = {
+        name: [outcome for outcome in outcomes if isinstance(outcome, Outcome)]
+        for name, outcomes in found.items()
+    }
+    warm = {
+        name: float(np.median([outcome.seconds[1:] for outcome in outcomes]))
+        for name, outcomes in ran.items()
+        if len(outcomes) == len(found[name])
+    }
+    rows = []
+    for name, outcomes in ran.items():
+        if name not in warm:
+            why = next(outcome for outcome in found[name] if isinstance(outcome, str))
+            rows.append([name, f"did not run: {why}", "", "", "", "", ""])
+            continue
+        apart = max(np.abs(outcome.weights - exact).max() for outcome in outcomes)
+        apart /= np.abs(exact).max()
+        steps = {outcome.steps for outcome in outcomes}
+        rows.append(
+            [
+                name,
+                f"{warm[name]:.2f}",
+                f"{np.median([outcome.seconds[0] for outcome in outcomes]):.2f}",
+                f"{warm['plain PyTorch loop'] / warm[name]:.2f}",
+                f"{warm[name] / warm['coterie']:.1f}",
+                f"{apart:.0e}{'' if apart < 1e-3 else ' (differs)'}",
+                f"{expected}" if steps == {expected} else f"{min(steps)} of {expected}",
+            ]
+        )
+    return rows
+
+
 def handed_in(
-    contender: Contender, task: str, folder: str, options: argparse.Namespace, *words: str
-) -> tuple[dict[str, np.ndarray] | None, str]:
-    """What a contender handed in, or None and why there is nothing."""
+    contender: Contender, task: str, options: argparse.Namespace, *words: str
+) -> Outcome | str:
+    """What a contender handed in, or why there is nothing."""
     python = sys.executable
     if contender.environment:
         python = str(HERE / ".venv" / contender.environment / "bin" / "python")
         if not os.path.exists(python):
-            return None, "not installed"
-    answer = os.path.join(folder, f"{contender.script}{''.join(words)}.npz")
-    try:
-        done = subprocess.run(
-            [python, str(HERE / "contenders" / f"{contender.script}.py"), task, answer, *words],
-            env=environment(options.threads),
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=options.timeout,
-        )
-    except subprocess.TimeoutExpired:
-        return None, f"took more than {options.timeout} s"
-    if not os.path.exists(answer):
-        lines = [line for line in done.stderr.splitlines() if line.strip()]
-        return None, (lines or ["no word"])[-1].strip()[:80]
-    with np.load(answer) as file:
-        return dict(file), ""
+            return "not installed"
+    with tempfile.TemporaryDirectory() as folder:
+        answer = os.path.join(folder, "answer.npz")
+        try:
+            done = subprocess.run(
+                [python, str(HERE / "contenders" / f"{contender.script}.py"), task, answer, *words],
+                env=environment(options.threads),
+                cwd=folder,
+                capture_output=True,
+                text=True,
+                timeout=options.timeout,
+            )
+        except subprocess.TimeoutExpired:
+            return f"took more than {options.timeout} s"
+        if not os.path.exists(answer):
+            complaints = [line for line in done.stderr.splitlines() if line.strip()]
+            return (complaints or ["no word"])[-1].strip()[:80]
+        with np.load(answer) as file:
+            return Outcome(file["weights"], file["seconds"], int(file["steps"]))
 
 
 def environment(threads: int) -> dict[str, str]:
@@ -146,7 +168,8 @@ PARTS: dict[str, Callable[[argparse.Namespace], str]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--repeats", type=int, default=3, help="warm rounds of each contender")
+    parser.add_argument("--repeats", type=int, default=5, help="warm rounds of each contender")
+    parser.add_argument("--turns", type=int, default=3, help="times that each peer is started")
     parser.add_argument("--timeout", type=int, default=300, help="seconds a contender may take")
     parser.add_argument("--quick", action="store_true", help="small sizes: does everything work?")
     parser.add_argument("--only", choices=PARTS, action="append", help="some of the tables")
