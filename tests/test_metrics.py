@@ -2,6 +2,9 @@ import math
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from coterie import metrics
 
@@ -10,6 +13,24 @@ def test_clustering_does_not_depend_on_names():
     true = torch.tensor([0, 0, 1, 1, 2, 2])
     renamed = torch.tensor([5, 5, 0, 0, 3, 3])
     assert metrics.clustering(renamed, true) == {"ari": 1.0, "nmi": 1.0, "purity": 1.0}
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), min_size=1, max_size=40))
+def test_indices_are_those_of_scikit_learn(clusters):
+    found, true = (torch.tensor(names) for names in zip(*clusters, strict=True))
+    ours = metrics.clustering(found, true)
+    assert ours["ari"] == pytest.approx(adjusted_rand_score(true, found), abs=1e-12)
+    assert ours["nmi"] == pytest.approx(normalized_mutual_info_score(true, found), abs=1e-12)
+
+
+def test_indices_by_hand():
+    """Of ten pairs four are together in found, four in true, two in both; by chance 1.6 are."""
+    found, true = torch.tensor([0, 0, 0, 1, 1]), torch.tensor([0, 0, 1, 1, 1])
+    ours = metrics.clustering(found, true)
+    assert ours["ari"] == pytest.approx((2 - 1.6) / (4 - 1.6))
+    one = -(0.6 * math.log(0.6) + 0.4 * math.log(0.4))
+    both = -(2 * 0.4 * math.log(0.4) + 0.2 * math.log(0.2))
+    assert ours["nmi"] == pytest.approx(2 * (2 * one - both) / (2 * one))
 
 
 def test_purity_by_hand():

@@ -8,7 +8,6 @@ from __future__ import annotations
 import numpy as np
 import torch
 from scipy.optimize import linear_sum_assignment
-from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from torch import Tensor
 
 
@@ -20,12 +19,45 @@ def clustering(found: Tensor, true: Tensor) -> dict[str, float]:
     >>> clustering(torch.tensor([0, 0, 0, 0]), torch.tensor([0, 0, 1, 1]))["purity"]
     0.5
     """
-    a, b = found.numpy(), true.numpy()
+    counts = together(found, true)
     return {
-        "ari": float(adjusted_rand_score(b, a)),
-        "nmi": float(normalized_mutual_info_score(b, a)),
-        "purity": purity(a, b),
+        "ari": adjusted_rand_index(counts),
+        "nmi": normalised_mutual_information(counts),
+        "purity": float(counts.max(1).sum() / counts.sum()),
     }
+
+
+def together(found: Tensor, true: Tensor) -> np.ndarray:
+    """How many are in each found cluster and each true one, [found, true]."""
+    a = np.unique(found.numpy(), return_inverse=True)[1]
+    b = np.unique(true.numpy(), return_inverse=True)[1]
+    counts = np.zeros((a.max() + 1, b.max() + 1))
+    np.add.at(counts, (a, b), 1)
+    return counts
+
+
+def adjusted_rand_index(counts: np.ndarray) -> float:
+    """Pairs that two clusterings agree on, 0 by chance and 1 at most (Hubert and Arabie, 1985)."""
+
+    def pairs(sizes: np.ndarray) -> float:
+        return float((sizes * (sizes - 1)).sum() / 2)
+
+    found, true = pairs(counts.sum(1)), pairs(counts.sum(0))
+    whole = pairs(counts.sum())
+    by_chance = found * true / whole if whole else 0.0
+    most = (found + true) / 2
+    return 1.0 if most == by_chance else (pairs(counts) - by_chance) / (most - by_chance)
+
+
+def normalised_mutual_information(counts: np.ndarray) -> float:
+    """What each clustering tells of the other, as a share of the mean of their entropies."""
+
+    def entropy(sizes: np.ndarray) -> float:
+        share = np.sort(sizes[sizes > 0]) / counts.sum()  # sorted: equal sizes give equal sums
+        return float(-(share * np.log(share)).sum())
+
+    found, true, both = entropy(counts.sum(1)), entropy(counts.sum(0)), entropy(counts)
+    return max(0.0, 2 * (found + true - both) / (found + true)) if found + true else 1.0
 
 
 def matched(found: Tensor, true: Tensor) -> float:
@@ -37,17 +69,8 @@ def matched(found: Tensor, true: Tensor) -> float:
     >>> matched(torch.tensor([0, 0, 1, 2]), torch.tensor([5, 5, 5, 6]))
     0.75
     """
-    a = np.unique(found.numpy(), return_inverse=True)[1]
-    b = np.unique(true.numpy(), return_inverse=True)[1]
-    together = np.zeros((a.max() + 1, b.max() + 1))
-    np.add.at(together, (a, b), 1)
-    return float(together[linear_sum_assignment(-together)].sum()) / len(a)
-
-
-def purity(found: np.ndarray, true: np.ndarray) -> float:
-    """The share of clients whose true cluster is the commonest in their found cluster."""
-    hits = sum(np.unique(true[found == j], return_counts=True)[1].max() for j in np.unique(found))
-    return float(hits) / len(found)
+    counts = together(found, true)
+    return float(counts[linear_sum_assignment(-counts)].sum() / counts.sum())
 
 
 def distances(models: Tensor, truth: Tensor) -> dict[str, float]:

@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
-from sklearn.datasets import load_digits
 from torch import Tensor
 
 from coterie.core import seeds
@@ -58,8 +56,7 @@ class Digits:
 
     def source(self) -> tuple[Tensor, Tensor]:
         """All images and labels."""
-        digits = load_digits()
-        return torch.from_numpy(digits.images).float() / 16, torch.from_numpy(digits.target)
+        return sources.digits()
 
     def task(self, federation: Federation) -> Classification:
         return Classification(mlp(64, self.hidden, 10))

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from sklearn.datasets import load_digits
 from torch import Tensor
 
 from coterie.core import seeds
@@ -43,9 +42,7 @@ class RotatedDigits:
         check_share(self)
 
     def build(self, seed: int) -> Federation:
-        digits = load_digits()
-        images, labels = torch.from_numpy(digits.images), torch.from_numpy(digits.target)
-        whole, cluster = dealt(self, images.float() / 16, labels, seed, fewest=2)
+        whole, cluster = dealt(self, *sources.digits(), seed, fewest=2)
         parts = [
             torch.arange(*pair) for pair in zip(whole.offsets, whole.offsets[1:], strict=False)
         ]

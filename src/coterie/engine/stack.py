@@ -7,7 +7,7 @@ along the classes. The gradient is that of automatic differentiation, to roundin
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 import torch
 from torch import Tensor, nn
@@ -26,10 +26,20 @@ class Stack:
 
     def outputs(self, z: Tensor, weights: list[Tensor]) -> Tensor:
         """Outputs [m, c, n] from the first layer's [m, h, n] and the weights of the others."""
-        pending = iter(weights)
-        for layer in self.layers:
-            z = linear(layer, z, pending) if isinstance(layer, nn.Linear) else layer(z)
-        return z
+        return self._seen(z, weights, Scratch())[-1]
+
+    def _seen(self, z: Tensor, weights: list[Tensor], scratch: Scratch) -> list[Tensor]:
+        """What went into the first of the layers, and what came out of each."""
+        pending, seen = iter(weights), [z]
+        for place, layer in enumerate(self.layers):
+            if isinstance(layer, nn.Linear):
+                z = linear(layer, z, pending)
+            elif isinstance(layer, nn.ReLU):
+                z = torch.clamp_min(z, 0, out=scratch.like(z, ("out of", place)))
+            else:
+                z = layer(z)
+            seen.append(z)
+        return seen
 
     def gradients(
         self, z: Tensor, weights: list[Tensor], slope: Slope, scratch: Scratch | None = None
@@ -39,28 +49,21 @@ class Stack:
         With `scratch`, the former is overwritten by the next call.
         """
         scratch = scratch or Scratch()
-        pending = iter(weights)
-        seen = []  # what went into each layer, and what came out of it
-        for place, layer in enumerate(self.layers):
-            before = z
-            if isinstance(layer, nn.Linear):
-                z = linear(layer, z, pending)
-            elif isinstance(layer, nn.ReLU):
-                z = torch.clamp_min(z, 0, out=scratch.like(z, place))
-            else:
-                z = layer(z)
-            seen.append((before, z))
-        slopes = slope(z)
+        *seen, after = self._seen(z, weights, scratch)
+        slopes = slope(after)
         left, found = list(weights), []
-        for layer, (before, after) in zip(reversed(self.layers), reversed(seen), strict=True):
+        for place, layer in reversed(list(enumerate(self.layers))):
+            before = seen[place]
             if not isinstance(layer, nn.Linear):
                 slopes = through(layer, slopes, before, after)
-                continue
-            if layer.bias is not None:
-                left.pop()
-                found.append(slopes.sum(2))
-            found.append(torch.bmm(slopes, before.mT))
-            slopes = torch.bmm(left.pop().mT, slopes, out=scratch.like(before, -1 - len(left)))
+            else:
+                if layer.bias is not None:
+                    left.pop()
+                    found.append(slopes.sum(2))
+                found.append(torch.bmm(slopes, before.mT))
+                room = scratch.like(before, ("into", place))
+                slopes = torch.bmm(left.pop().mT, slopes, out=room)
+            after = before
         return slopes, found[::-1]
 
 
@@ -71,14 +74,14 @@ class Scratch:
     """
 
     def __init__(self) -> None:
-        self.held: dict[int, Tensor] = {}
+        self.held: dict[Hashable, Tensor] = {}
 
-    def like(self, value: Tensor, place: int) -> Tensor:
-        """A tensor of the shape of `value`; the same one for the same `place`."""
-        held = self.held.get(place)
-        if held is None or held.shape != value.shape or held.dtype != value.dtype:
-            held = self.held[place] = torch.empty_like(value, memory_format=torch.contiguous_format)
-        return held
+    def like(self, value: Tensor, place: Hashable) -> Tensor:
+        """A tensor of the shape of `value`; the same one for the same place in the work."""
+        key = place, value.shape, value.dtype
+        if key not in self.held:
+            self.held[key] = torch.empty_like(value, memory_format=torch.contiguous_format)
+        return self.held[key]
 
 
 def linear(layer: nn.Linear, z: Tensor, pending: object) -> Tensor:

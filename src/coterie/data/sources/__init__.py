@@ -14,6 +14,7 @@ from coterie.core.errors import SettingError, did_you_mean
 from coterie.data.sources import cifar, faces, handwriting, mnists
 from coterie.data.sources.cache import cached, folders
 from coterie.data.sources.cifar import cifar10
+from coterie.data.sources.digits import digits
 from coterie.data.sources.faces import Celeba, celeba
 from coterie.data.sources.handwriting import Femnist, femnist
 from coterie.data.sources.idx import read_idx
@@ -71,6 +72,7 @@ __all__ = [
     "cached",
     "celeba",
     "cifar10",
+    "digits",
     "fashion_mnist",
     "femnist",
     "folders",
