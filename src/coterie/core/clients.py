@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar, overload
+from typing import Any, NamedTuple, Protocol, TypeVar, overload
 
 import torch
 from torch import Tensor
@@ -71,6 +71,16 @@ class Part(Each):
 
     def of(self, ids: Tensor) -> Tensor:
         return Each(self.rows, self.index).of(torch.searchsorted(self.ids, ids))
+
+
+class Call(NamedTuple):
+    """A client step on some clients in one round."""
+
+    step: Callable[..., Any]  # marked @on_client
+    ids: Tensor  # [a] the clients, increasing
+    round: int
+    address: tuple[int | str, ...]  # where the randomness of the step begins, the seed first
+    message: dict[str, Any]  # what they are sent
 
 
 class Fold(Protocol[Result]):

@@ -14,13 +14,12 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from coterie.core.clients import Each, Fold, Part
+from coterie.core.clients import Call, Each, Fold, Part
 from coterie.core.errors import CoterieError, CoterieWarning, SettingError
 from coterie.core.lazy import dense
 from coterie.core.task import Task
@@ -47,19 +46,16 @@ class Shard:
         )
 
     def folded(
-        self,
-        shared: dict[str, Any],
-        parts: dict[str, Part],
-        step: Callable[..., Any],
-        fold: Fold[Any],
-        ids: Tensor,
-        round: int,
-        address: tuple[int | str, ...],
+        self, shared: dict[str, Any], call: Call, fold: Fold[Any]
     ) -> tuple[Any, list[Any], list[str]]:
-        """The partial fold, what wrappers took down, and warnings."""
+        """The partial fold, what wrappers took down, and warnings.
+
+        What all shards are sent is in `shared`, the rest in the message of the call.
+        """
         with warnings.catch_warnings(record=True) as caught, taken_down() as notes:
             warnings.simplefilter("always")
-            total = self.simulator.folded(step, fold, ids, round, address, {**shared, **parts})
+            whole = call._replace(message={**shared, **call.message})
+            total = self.simulator.folded(whole, fold)
         ours = [str(w.message) for w in caught if issubclass(w.category, CoterieWarning)]
         return total, notes, ours
 
@@ -181,29 +177,23 @@ class Sharded(Simulator):
             memory=memory,
         )
 
-    def folded(
-        self,
-        step: Callable[..., Any],
-        fold: Fold[Any],
-        ids: Tensor,
-        round: int,
-        address: tuple[int | str, ...],
-        message: dict[str, Any],
-    ) -> Any:
+    def folded(self, call: Call, fold: Fold[Any]) -> Any:
         """The partial folds of all shards, merged in their order."""
         import ray
 
         if not self.actors:
-            return super().folded(step, fold, ids, round, address, message)
+            return super().folded(call, fold)
         self.gathered.hand_out()
-        shared = ray.put({n: dense(v) for n, v in message.items() if not isinstance(v, Each)})
-        cuts = torch.searchsorted(ids - self.first, torch.tensor(self.bounds)).tolist()
+        each = {name: value for name, value in call.message.items() if isinstance(value, Each)}
+        shared = ray.put({n: dense(v) for n, v in call.message.items() if n not in each})
+        cuts = torch.searchsorted(call.ids - self.first, torch.tensor(self.bounds)).tolist()
         waiting = []
         for actor, begin, end in zip(self.actors, cuts[:-1], cuts[1:], strict=True):
-            own = ids[begin:end]
+            own = call.ids[begin:end]
             if len(own):
-                parts = {n: Part.cut(v, own) for n, v in message.items() if isinstance(v, Each)}
-                waiting.append(actor.folded.remote(shared, parts, step, fold, own, round, address))
+                parts = {name: Part.cut(value, own) for name, value in each.items()}
+                part = call._replace(ids=own, message=parts)
+                waiting.append(actor.folded.remote(shared, part, fold))
         total = fold.start()
         for answer in waiting:
             partial, notes, said = fetched(answer)

@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
-from coterie.core.clients import Clients, Each, Fold, Stack
+from coterie.core.clients import Call, Clients, Each, Fold, Stack
 from coterie.core.cohort import Cohort, Rows
 from coterie.core.devices import CPU, free_bytes, named, on, room
 from coterie.core.errors import CoterieError
@@ -201,24 +201,16 @@ class Simulator:
                 "a smaller `chunk` may help"
             ) from error
 
-    def folded(
-        self,
-        step: Callable[..., Any],
-        fold: Fold[Any],
-        ids: Tensor,
-        round: int,
-        address: tuple[int | str, ...],
-        message: dict[str, Any],
-    ) -> Any:
-        """A step on the clients `ids`, chunk by chunk, what they send being folded; unfinished."""
+    def folded(self, call: Call, fold: Fold[Any]) -> Any:
+        """A client step, chunk by chunk, what the clients send being folded; unfinished."""
         total = fold.start()
-        message = {name: self._sent(value) for name, value in message.items()}
+        message = {name: self._sent(value) for name, value in call.message.items()}
         # Where a fold does not say that it works on any device, it is the server's, on the CPU.
         to = self.device if getattr(fold, "anywhere", False) else CPU
-        for chunk in tidily(self.chunks(ids)):
-            cohort = self.cohort(chunk, round, address)
+        for chunk in tidily(self.chunks(call.ids)):
+            cohort = self.cohort(chunk, call.round, call.address)
             download = {n: v.of(chunk) if isinstance(v, Each) else v for n, v in message.items()}
-            upload = self.there(step, cohort, **download)
+            upload = self.there(call.step, cohort, **download)
             if self.device != CPU:
                 upload = type(upload)(*(moved(value, to) for value in upload))
             total = fold.add(total, chunk, upload)
@@ -231,17 +223,9 @@ class Simulator:
             return replace(value, rows=moved(value.rows, self.device)) if shared else value
         return moved(value, self.device)
 
-    def answered(
-        self,
-        step: Callable[..., Any],
-        fold: Fold[Any],
-        ids: Tensor,
-        round: int,
-        address: tuple[int | str, ...],
-        message: dict[str, Any],
-    ) -> tuple[Tensor, Any]:
-        """Who of `ids` answers a step, and the fold of what they send, unfinished; here all do."""
-        return ids, self.folded(step, fold, ids, round, address, message)
+    def answered(self, call: Call, fold: Fold[Any]) -> tuple[Tensor, Any]:
+        """Who answers a client step, and the fold of what they send, unfinished; here all do."""
+        return call.ids, self.folded(call, fold)
 
 
 class SimulatedClients:
@@ -278,7 +262,8 @@ class SimulatedClients:
         fold = fold or Stack()
         address = (*self._address, self._calls[0])
         self._calls[0] += 1
-        ids, total = self.simulator.answered(step, fold, self.ids, self.round, address, message)
+        call = Call(step, self.ids, self.round, address, message)
+        ids, total = self.simulator.answered(call, fold)
         return ids, fold.finish(total)
 
 

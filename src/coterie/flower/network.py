@@ -24,7 +24,7 @@ from torch import Tensor
 
 from coterie.algorithms import ALGORITHMS
 from coterie.core.algorithm import Serving
-from coterie.core.clients import Clients, Each, Fold, Part, merged
+from coterie.core.clients import Call, Clients, Each, Fold, Part, merged
 from coterie.core.errors import CoterieError, CoterieWarning, DataError
 from coterie.core.lazy import dense
 from coterie.data.federation import Federation, Samples
@@ -282,32 +282,18 @@ class Network(Simulator):
     def ids(self) -> Tensor:
         return torch.arange(len(self.names))
 
-    def answered(
-        self,
-        step: Callable[..., Any],
-        fold: Fold[Any],
-        ids: Tensor,
-        round: int,
-        address: tuple[int | str, ...],
-        message: dict[str, Any],
-    ) -> tuple[Tensor, Any]:
+    def answered(self, call: Call, fold: Fold[Any]) -> tuple[Tensor, Any]:
         """Who replied, and the fold of what they sent, in the order in which a simulator folds."""
-        ids, upload = self.step(step, ids, round, address, message)
+        ids, upload = self.step(call)
         total = fold.start()
         for places in self.places(self.samples.sizes[ids]):
             part = type(upload)(*(value[places] for value in upload))
             total = fold.add(total, ids[places], part)
         return ids, total
 
-    def step(
-        self,
-        step: Callable[..., Any],
-        ids: Tensor,
-        round: int,
-        address: tuple[int | str, ...],
-        message: dict[str, Any],
-    ) -> tuple[Tensor, Any]:
-        """A client step on the clients `ids`: who replied, in order, and what they sent."""
+    def step(self, call: Call) -> tuple[Tensor, Any]:
+        """A client step: who replied, in order, and what they sent."""
+        step, ids, round, address, message = call
         if not len(ids):
             return ids, None
         example = self.rehearse(step, ids[:1], round, message)

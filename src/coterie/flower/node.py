@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from coterie.algorithms import ALGORITHMS
-from coterie.core.clients import Part, Stack
+from coterie.core.clients import Call, Part, Stack
 from coterie.core.errors import CoterieError, DataError, SettingError, did_you_mean
 from coterie.data.federation import Federation, Samples
 from coterie.engine.simulator import Simulator
@@ -148,10 +148,8 @@ class Node:
         if not all(isinstance(piece, int | str) for piece in address):
             raise BadPacket("the address of a step must be numbers and texts")
         stack = Stack()
-        total = simulator.folded(
-            step, stack, self.ids, word(packet, "round", int), address, self.download(packet)
-        )
-        upload = stack.finish(total)
+        call = Call(step, self.ids, word(packet, "round", int), address, self.download(packet))
+        upload = stack.finish(simulator.folded(call, stack))
         if self.memory.changed and word(packet, "trains", bool):
             versions.write(self.memory, rounds, attempt, word(packet, "saved", int))
         seconds = time.perf_counter() - began
