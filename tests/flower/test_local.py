@@ -23,7 +23,7 @@ from coterie.flower.commands import node_commands, own_home, quoted
 from coterie.flower.control import Control, bundled
 from coterie.flower.executor import execute
 from coterie.flower.keys import make_authority, make_node_key
-from coterie.flower.local import Rounds, run_local
+from coterie.flower.local import Rounds, cause, run_local
 from coterie.flower.processes import MARK, Processes, answers, free_ports, marked
 from coterie.flower.services import serve_node, serve_superlink
 
@@ -95,6 +95,19 @@ class Place:
 @pytest.fixture
 def place(tmp_path_factory, monkeypatch):
     return Place(tmp_path_factory.mktemp("d"), monkeypatch)
+
+
+@linux
+def test_the_process_that_was_killed_is_the_cause(tmp_path):
+    """A worker whose SuperNode is killed gives up by itself; both are seen at the same time."""
+    with Processes(tmp_path) as processes:
+        gave_up = processes.start("worker", python("raise SystemExit(1)"))
+        killed = processes.start("supernode", python("import time; time.sleep(600)"))
+        os.kill(killed.process.pid, signal.SIGKILL)
+        assert gave_up.ends(10)
+        assert killed.ends(10)
+        assert cause([gave_up, killed]) is killed
+        assert cause([gave_up]) is gave_up
 
 
 @linux

@@ -115,6 +115,11 @@ def run_local(
     return 1
 
 
+def cause(ended: Sequence[Child]) -> Child:
+    """Which of some processes ended first: one that was killed, for the others then give up."""
+    return min(ended, key=lambda child: not child.killed)
+
+
 class LocalNode:
     """The two processes of a node, which end together and are then started again."""
 
@@ -159,7 +164,8 @@ class LocalNode:
         ended = [child for child in children if not child.alive]
         if ended:
             more = "is started again" if self.restarts else "is given up"
-            show(f"{self.name} {more}: {ended[0].name} {ended[0].ending}")
+            first = cause(ended)
+            show(f"{self.name} {more}: {first.name} {first.ending}")
             for child in children:
                 self.processes.end(child)
             self.leave()

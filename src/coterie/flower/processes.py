@@ -78,6 +78,12 @@ class Child:
         return self.process.poll() is None
 
     @property
+    def killed(self) -> bool:
+        """Whether a signal ended it."""
+        code = self.process.poll()
+        return code is not None and code < 0
+
+    @property
     def last_words(self) -> str:
         """The last lines of its log."""
         if self.log is None:
