@@ -99,6 +99,7 @@ def lines(
         for name, outcomes in ran.items()
         if len(outcomes) == len(found[name])
     }
+    loop, ours = warm.get("plain PyTorch loop"), warm.get("coterie")
     rows = []
     for name, outcomes in ran.items():
         if name not in warm:
@@ -113,8 +114,8 @@ def lines(
                 name,
                 f"{warm[name]:.2f}",
                 f"{np.median([outcome.seconds[0] for outcome in outcomes]):.2f}",
-                f"{warm['plain PyTorch loop'] / warm[name]:.2f}",
-                f"{warm[name] / warm['coterie']:.1f}",
+                "" if loop is None else f"{loop / warm[name]:.2f}",
+                "" if ours is None else f"{warm[name] / ours:.1f}",
                 f"{apart:.0e}{'' if apart < 1e-3 else ' (differs)'}",
                 f"{expected}" if steps == {expected} else f"{min(steps)} of {expected}",
             ]

@@ -83,7 +83,7 @@ class Batched:
             index = race.finished(
                 finite(losses),
                 z[:, :, cut:],
-                lambda clients, j, room: self._finish(models, j, rest, clients, rows.size, room),
+                lambda clients, j, out: self._finish(models, j, rest, clients, rows.size, out),
             )
         put(early, index, z[:, :, :cut])
         return index, Lazy(Picked(models, index, z))
