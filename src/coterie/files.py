@@ -17,12 +17,17 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     unfinished = path.with_name(f".{path.name}.{os.getpid()}{SUFFIX}")
     try:
         write(unfinished)
-        with open(unfinished, "rb") as file:
-            os.fsync(file.fileno())
+        flush(unfinished)
         os.replace(unfinished, path)
         flush_folder(path.parent)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def flush(path: Path) -> None:
+    """Make sure that what was written to a file outlives a power cut."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
 
 
 def flush_folder(folder: Path) -> None:

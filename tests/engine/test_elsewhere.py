@@ -121,6 +121,9 @@ def test_several_starts_and_values_give_the_same_elsewhere(known, monkeypatch):
     monkeypatch.setattr(Strand, "_live", live_elsewhere)
     algorithm = coterie.IFCA(k=2, average="gradients", start="random")
     alike(*both(algorithm, checks.task(), starts=2, grid={"lr": [0.1, 0.5]}))
+    lines, _ = coterie.load("linear-mixture", clients=6, samples=9, features=4)
+    task = coterie.Regression(nn.Linear(4, 1).double())
+    alike(*both(algorithm, task, lines, starts=3, rounds=9, evaluate=9))
 
 
 def test_clients_that_never_train_are_served_elsewhere(known):

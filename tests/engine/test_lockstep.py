@@ -13,14 +13,8 @@ from coterie.core.cohort import Rows
 from coterie.data.federation import Samples
 from coterie.engine import lockstep
 from coterie.engine.batched import Batched
-from coterie.engine.lockstep import (
-    InStep,
-    Joined,
-    Shared,
-    Strands,
-    joined_choices,
-    joined_gradients,
-)
+from coterie.engine.joined import Joins
+from coterie.engine.lockstep import InStep, Joined, Shared, Strands
 from coterie.engine.per_client import PerClient
 
 NETWORKS = {
@@ -62,12 +56,12 @@ def test_joined_work_is_that_of_one_client_after_another(name, sizes, features, 
     generator = torch.Generator().manual_seed(seed + 1)
     models = torch.randn(len(sizes), copies, task.layout.size, generator=generator).double()
     alone = PerClient(task)
-    gradients = joined_gradients(list(models.unbind(1)), rows, Batched(task))
+    gradients = Joins(Batched(task)).gradients(list(models.unbind(1)), rows)
     for j in range(copies):
         torch.testing.assert_close(gradients[j], alone.gradient(models[:, j], rows, [0] * 9))
     shared = [torch.randn(3, task.layout.size, generator=generator).double() for _ in range(copies)]
-    chosen = list(joined_choices(shared, rows, Batched(task)))
-    of_chosen = joined_gradients([model for _, model in chosen], rows, Batched(task))
+    chosen = list(Joins(Batched(task)).choices(shared, rows))
+    of_chosen = Joins(Batched(task)).gradients([model for _, model in chosen], rows)
     for j in range(copies):
         index, model = alone.choose(shared[j], rows)
         assert chosen[j][0].equal(index)
@@ -95,20 +89,18 @@ def test_what_was_found_on_some_samples_is_not_used_on_others():
     task, rows = problem("classes", [3, 3], 4)
     other = Rows(rows.x + 1, rows.y, rows.size)
     shared = [torch.randn(3, task.layout.size).double() for _ in range(2)]
-    chosen = [model for _, model in joined_choices(shared, rows, Batched(task))]
-    for j, gradient in enumerate(joined_gradients(chosen, other, Batched(task))):
+    chosen = [model for _, model in Joins(Batched(task)).choices(shared, rows)]
+    for j, gradient in enumerate(Joins(Batched(task)).gradients(chosen, other)):
         expected = PerClient(task).gradient(chosen[j], other, [0, 0])
         torch.testing.assert_close(gradient, expected)
 
 
-@pytest.mark.parametrize(
-    ("work", "joins"), [("choose", "joined_choices"), ("gradient", "joined_gradients")]
-)
+@pytest.mark.parametrize(("work", "joins"), [("choose", "choices"), ("gradient", "gradients")])
 def test_copies_are_joined_some_at_a_time(monkeypatch, work, joins):
     task, rows = problem("classes", [3, 2], 4)
-    join, sizes = getattr(lockstep, joins), []
+    join, sizes = getattr(Joins, joins), []
     monkeypatch.setattr(
-        lockstep, joins, lambda models, *rest: sizes.append(len(models)) or join(models, *rest)
+        Joins, joins, lambda self, *about: sizes.append(len(about[0])) or join(self, *about)
     )
     # A client's outputs are 3 of 3 samples, a model is 3 times 4 and a bias, in doubles.
     monkeypatch.setattr(lockstep, "JOINED_BYTES", 2 * 2 * 15 * 8)

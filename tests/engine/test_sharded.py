@@ -90,7 +90,7 @@ def test_memory_is_in_the_checkpoint_and_a_run_goes_on_without_ray(digits, tmp_p
             raise KeyboardInterrupt
 
     for place, first, then in (("a", {"shards": 3}, {}), ("b", {}, {"shards": 2})):
-        settings = {"rounds": 4, "seed": 0, "folder": tmp_path / place}
+        settings = {"rounds": 4, "seed": 0, "checkpoint": 1, "folder": tmp_path / place}
         with pytest.raises(KeyboardInterrupt):
             coterie.simulate(
                 coterie.Ditto(steps=2), federation, task, on_round=stop, **settings, **first

@@ -9,7 +9,7 @@ from torch import nn
 import coterie
 from coterie import cli
 from coterie.core.errors import CheckpointError, CoterieError, SettingError
-from coterie.engine import lockstep
+from coterie.engine.joined import Joins
 from coterie.experiment.catalogue import planned, planned_again
 from coterie.experiment.grid import Grid
 from coterie.experiment.run import Run
@@ -74,20 +74,20 @@ def test_copies_are_worked_on_together(mixture, monkeypatch):
     counts = []
 
     def counted(join):
-        def counting(models, *rest):
+        def counting(joins, models, *rest):
             counts.append((join.__name__, len(models)))
-            return join(models, *rest)
+            return join(joins, models, *rest)
 
         return counting
 
-    for work in ("joined_choices", "joined_gradients"):
-        monkeypatch.setattr(lockstep, work, counted(getattr(lockstep, work)))
+    for work in ("choices", "gradients"):
+        monkeypatch.setattr(Joins, work, counted(getattr(Joins, work)))
     algorithm = coterie.IFCA(average="gradients", start="random")
     coterie.simulate(algorithm, *mixture, rounds=3, starts=3, evaluate=3, grid={"lr": [0.05, 0.1]})
     # Six copies: in each of three rounds they choose and differentiate, at the end they are served
     # twice, to be judged and for good.
-    rounds = [("joined_choices", 6), ("joined_gradients", 6)] * 3
-    assert counts == [*rounds, ("joined_choices", 6), ("joined_choices", 6)]
+    rounds = [("choices", 6), ("gradients", 6)] * 3
+    assert counts == [*rounds, ("choices", 6), ("choices", 6)]
 
 
 def far(w, y):
@@ -155,7 +155,7 @@ def test_wrong_grids_are_refused(mixture):
 
 
 WORDS = ["run", "ifca", "linear-mixture", "clients=8", "samples=12", "features=6", "start=random"]
-WORDS += ["rounds=6", "starts=2", "lr=0.05,0.1"]
+WORDS += ["rounds=6", "starts=2", "lr=0.05,0.1", "checkpoint=1"]
 
 
 @pytest.fixture

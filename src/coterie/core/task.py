@@ -29,6 +29,10 @@ class Task(Protocol):
         """Whether the loss of a sample is never negative."""
 
     @property
+    def losses_are_squared_errors(self) -> bool:
+        """Whether the loss of a sample is the square of its one output less its target."""
+
+    @property
     def layout(self) -> Layout:
         """Where each parameter and buffer of the network lies in the flat vector."""
 

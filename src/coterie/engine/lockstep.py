@@ -17,10 +17,10 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from coterie.core.cohort import Descent, Kernel, Rows, Seeds, finite
+from coterie.core.cohort import Descent, Kernel, Rows, Seeds
 from coterie.core.devices import on, room
-from coterie.core.lazy import Lazy, Picked, as_picked
 from coterie.engine.batched import Batched
+from coterie.engine.joined import Joins
 from coterie.engine.simulator import Simulator
 
 JOINED_BYTES = 64 * 2**20  # what the models of copies that are joined may occupy
@@ -35,6 +35,7 @@ class Request(NamedTuple):
     models: Tensor
     rows: Rows
     rest: tuple[Any, ...]  # further arguments
+    ids: Tensor | None  # [m] the clients, if the rows are all that they have
     grad: bool  # whether derivatives were recorded where it was asked; threads differ in that
 
     def alike(self, other: Request) -> bool:
@@ -119,8 +120,9 @@ current = Current()
 class Strands:
     """Threads that are kept from one round to the next."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, population: int = 0) -> None:
         self.kernel = kernel  # answers what the jobs ask of a `Joined` kernel
+        self.joins = Joins(kernel, population) if isinstance(kernel, Batched) else None
         self.threads: list[Strand] = []
 
     def run(self, jobs: Sequence[Callable[[], Result]]) -> list[Result]:
@@ -132,7 +134,7 @@ class Strands:
                 strand.job = job
                 strand.advance()
             while waiting := [strand for strand in strands if strand.request is not None]:
-                answer_all(waiting, self.kernel)
+                answer_all(waiting, self.kernel, self.joins)
                 for strand in waiting:
                     strand.advance()
         except BaseException:
@@ -147,7 +149,7 @@ class Strands:
         self.threads = []
 
 
-def answer_all(waiting: list[Strand], kernel: Kernel) -> None:
+def answer_all(waiting: list[Strand], kernel: Kernel, joins: Joins | None) -> None:
     """Give every strand its answer, in as few calls as there are kinds of requests."""
     left = [(strand, strand.request) for strand in waiting if strand.request is not None]
     while left:
@@ -155,124 +157,39 @@ def answer_all(waiting: list[Strand], kernel: Kernel) -> None:
         group = [pair for pair in left if pair[1].alike(first)]
         left = [pair for pair in left if not pair[1].alike(first)]
         with torch.set_grad_enabled(first.grad), on(first.rows.y.device):
-            answers = answered([request for _, request in group], kernel)
+            answers = answered([request for _, request in group], kernel, joins)
             for (strand, _), answer in zip(group, answers, strict=True):
                 strand.answer = answer
 
 
-def answered(requests: list[Request], kernel: Kernel) -> Iterator[Any]:
+def answered(requests: list[Request], kernel: Kernel, joins: Joins | None) -> Iterator[Any]:
     """The answers to requests that are alike."""
     name, models, rows = requests[0].name, requests[0].models, requests[0].rows
     if len(requests) > 1 and name == "losses":
         each = torch.cat([request.models for request in requests], -2)
         yield from kernel.losses(each, rows).split(models.shape[-2], 1)
-    elif len(requests) > 1 and name in ("choose", "gradient") and isinstance(kernel, Batched):
-        join = joined_choices if name == "choose" else joined_gradients
-        samples = rows.y.numel() * kernel.task.layout.shapes[0][0]  # outputs of a first layer
+    elif len(requests) > 1 and name in ("choose", "gradient") and joins is not None:
+        samples = rows.y.numel() * joins.kernel.task.layout.shapes[0][0]  # outputs of a first layer
         needed = max(samples, len(rows.y) * models.shape[-1]) * models.element_size()
         copies = max(1, room(rows.y.device, JOINED_BYTES) // needed)
         for begin in range(0, len(requests), copies):
-            some = requests[begin : begin + copies]
-            yield from join([request.models for request in some], rows, kernel)
+            some = [request.models for request in requests[begin : begin + copies]]
+            if name == "gradient":
+                yield from joins.gradients(some, rows)
+            else:
+                ids = requests[0].ids if len(some) == len(requests) else None
+                yield from joins.choices(some, rows, ids)
     else:
         for request in requests:
             yield getattr(kernel, name)(request.models, request.rows, *request.rest)
 
 
-class Seen(Picked):
-    """Models that were chosen on some samples, with the first layer's outputs there."""
-
-    def __init__(self, models: Tensor, index: Tensor, activations: Tensor, rows: Rows) -> None:
-        super().__init__(models, index, activations)
-        self.rows = rows
-
-
-class Strided:
-    """The rows of one copy among those of all, which lie between each other [m, d].
-
-    They are added up where they lie, in their own precision.
-    """
-
-    def __init__(self, rows: Tensor) -> None:
-        self.rows = rows
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        m, d = self.rows.shape
-        return m, d
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.rows.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.rows.device
-
-    def dense(self) -> Tensor:
-        return self.rows.clone()
-
-    def add_to(self, sums: Tensor, member: Tensor) -> None:
-        sums += member.to(self.dtype) @ self.rows
-
-
-def joined_choices(
-    models: list[Tensor], rows: Rows, kernel: Batched
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """What `Kernel.choose` gives for each of J lots of models [k, d]."""
-    copies, k = len(models), len(models[0])
-    index, activations = [], []
-    for z, losses in kernel._under(torch.cat(models), rows):
-        best = finite(losses).view(-1, copies, k).argmin(2)  # [b, J]
-        place = best + k * torch.arange(copies, device=best.device)
-        index.append(best)
-        client = torch.arange(len(place), device=best.device)[:, None]
-        activations.append(z[place, :, client])  # [b, J, h, n]
-    each = zip(models, torch.cat(index).unbind(1), torch.cat(activations).unbind(1), strict=True)
-    for own, chosen, outputs in each:
-        yield chosen, Lazy(Seen(own, chosen, outputs, rows))
-
-
-def joined_gradients(models: list[Tensor], rows: Rows, kernel: Batched) -> Sequence[Tensor]:
-    """What `Kernel.gradient` gives for each of J lots of models [m, d].
-
-    The samples are multiplied once with the first layers of all J models of a client; above it the
-    models stand side by side as if they were clients. Of models that have just been chosen on these
-    samples the first product is known.
-    """
-    m, copies = len(rows.y), len(models)
-    x = rows.x.flatten(2)
-    own: list[list[Tensor]]  # [J][layer], each [m, ...]
-    picks = [as_picked(each) for each in models]
-    if all(isinstance(pick, Seen) and pick.rows.x is rows.x for pick in picks):
-        z = torch.stack([pick.activations for pick in picks], 1).flatten(1, 2)  # type: ignore
-        own = [[w[pick.index] for w in kernel._split(pick.models)[1:]] for pick in picks]  # type: ignore
-    else:
-        weights = kernel._split(torch.stack(models, 1))
-        # The narrow factor last: several times faster than the other way round.
-        z = torch.bmm(x, weights[0].flatten(1, 2).mT).mT  # [m, J h, n]
-        if kernel.has_bias:
-            z = z + weights[1].flatten(1)[:, :, None]
-        own = [[w[:, j] for w in weights[1:]] for j in range(copies)]
-    upper = [torch.stack(w, 1).flatten(0, 1) for w in zip(*own, strict=True)][kernel.has_bias :]
-    y = rows.y.repeat_interleave(copies, 0)
-    weight = rows.weights(z.dtype).repeat_interleave(copies, 0)
-    slopes, above = kernel.stack.gradients(
-        z.reshape(m * copies, -1, x.shape[1]), upper, kernel._slope(y, weight)
-    )
-    found = [torch.bmm(slopes.view(m, -1, x.shape[1]), x).view(m, copies, -1)]
-    if kernel.has_bias:
-        found.append(slopes.sum(2).view(m, copies, -1))
-    found += [piece.reshape(m, copies, -1) for piece in above]
-    whole = found[0] if len(found) == 1 else torch.cat(found, 2)
-    return [Lazy(Strided(each)) for each in whole.unbind(1)]
-
-
 class Joined:
     """A kernel whose work waits for that of the other copies; alone it does it at once."""
 
-    def __init__(self, inner: Kernel) -> None:
+    def __init__(self, inner: Kernel, shared: Shared | None = None) -> None:
         self.inner = inner
+        self.shared = shared or Shared()
 
     def losses(self, models: Tensor, rows: Rows) -> Tensor:
         losses: Tensor = self._ask("losses", models, rows)
@@ -297,7 +214,10 @@ class Joined:
     def _ask(self, name: str, models: Tensor, rows: Rows, *rest: Any) -> Any:
         if current.strand is None:
             return getattr(self.inner, name)(models, rows, *rest)
-        return current.strand.ask(Request(name, models, rows, rest, torch.is_grad_enabled()))
+        whole = self.shared.rows is not None and self.shared.rows.x is rows.x
+        ids = self.shared.ids if whole else None
+        grad = torch.is_grad_enabled()
+        return current.strand.ask(Request(name, models, rows, rest, ids, grad))
 
 
 class Shared:
@@ -313,12 +233,14 @@ class Shared:
 class InStep(Simulator):
     """The simulator of one copy: a chunk is put together by the first copy that comes to it."""
 
-    chunk_data_bytes = 256 * 2**20  # all copies share it
+    # All copies share a chunk, and wait for each other at each.
+    chunk_data_bytes = 256 * 2**20
+    largest_chunk = 1024
 
     def __init__(self, *arguments: Any, shared: Shared, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         self.alone = self.kernel
-        self.kernel = Joined(self.alone)
+        self.kernel = Joined(self.alone, shared)
         self.shared = shared
 
     def chunks(self, ids: Tensor) -> Iterator[Tensor]:

@@ -90,6 +90,7 @@ class Simulator:
 
     # What the padded samples of a chunk may occupy, unless a single client already has more.
     chunk_data_bytes = 64 * 2**20
+    largest_chunk = LARGEST_CHUNK
     saved = 0  # rounds that the checkpoint of the run holds
 
     def __init__(
@@ -122,7 +123,7 @@ class Simulator:
 
     def usual_chunk(self) -> int:
         """How many clients are simulated at a time."""
-        largest = LARGEST_CHUNK if self.device == CPU else FAR_LARGEST_CHUNK
+        largest = self.largest_chunk if self.device == CPU else FAR_LARGEST_CHUNK
         bytes_per_model = self.task.layout.size * self.task.layout.dtype.itemsize
         return max(1, min(largest, room(self.device, CHUNK_BYTES) // bytes_per_model))
 

@@ -2,7 +2,7 @@
 
     config.json             what was run: algorithm, federation, every setting, the command
     rounds.jsonl            one line per round: metrics, sizes, moves between clusters, bytes, time
-    checkpoint.safetensors  the state after the last round, to go on from
+    checkpoint.safetensors  the state after a round, to go on from: the last one, and some before
     result.json             the outcome in numbers
     clients.json            the clients one by one, and their places on the map
     map.npz                 their places after some of the rounds before the last
@@ -10,13 +10,15 @@
     report.html             all of it as a page
 
 Every file but rounds.jsonl is replaced as a whole. A line that a killed run left unfinished there,
-or that is newer than the checkpoint, is cut off when the run is resumed.
+or that is newer than the checkpoint, is cut off when the run is resumed. Unless the settings say
+after which rounds there is a checkpoint, there are as many as take a small share of the time.
 """
 
 from __future__ import annotations
 
 import json
-import os
+import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,9 @@ from coterie.core.errors import CheckpointError, CoterieError
 from coterie.engine import checkpoints
 from coterie.engine.checkpoints import Checkpoint
 from coterie.experiment.settings import RunSettings
-from coterie.files import remove_unfinished, to_json, write_text
+from coterie.files import flush, remove_unfinished, to_json, write_text
+
+SAVING_SHARE = 0.05  # of the time of a run, where the settings leave open when to save
 
 Record = dict[str, Any]  # what a round leaves, one line of rounds.jsonl
 
@@ -36,6 +40,8 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._saved = 0.0  # when there was last a checkpoint, and how long that took
+        self._saving = 0.0
 
     @classmethod
     def opened(cls, path: Path, config: dict[str, Any], *, resume: bool) -> RunFolder:
@@ -97,15 +103,25 @@ class RunFolder:
         """Write a JSON file."""
         write_text(self.path / name, to_json(content) + "\n")
 
-    def append(self, record: Record) -> None:
+    def append(self, record: Any, name: str = "rounds.jsonl") -> None:
         """Add the line of a round."""
-        with open(self.path / "rounds.jsonl", "a", encoding="utf-8") as file:
+        with open(self.path / name, "a", encoding="utf-8") as file:
             file.write(to_json(record) + "\n")
-            file.flush()
-            os.fsync(file.fileno())  # the checkpoint that follows must not be newer than its lines
 
-    def save(self, checkpoint: Checkpoint) -> None:
-        checkpoints.save(self.path / "checkpoint.safetensors", checkpoint)
+    def due(self, rounds: int, settings: RunSettings) -> bool:
+        """Whether there is to be a checkpoint after so many rounds."""
+        if settings.checkpoint or rounds == settings.rounds:
+            return rounds == settings.rounds or rounds % settings.checkpoint == 0
+        return self._saving <= SAVING_SHARE * (time.monotonic() - self._saved)
+
+    def save(self, checkpoint: Callable[[], Checkpoint]) -> None:
+        """Write the checkpoint that is made now; the lines of its rounds are on disk before it."""
+        began = time.monotonic()
+        for lines in self.path.glob("*.jsonl"):
+            flush(lines)
+        checkpoints.save(self.path / "checkpoint.safetensors", checkpoint())
+        self._saved = time.monotonic()
+        self._saving = self._saved - began
 
     def restore(self, run: str) -> tuple[Checkpoint, list[Record]] | None:
         """The checkpoint and the lines of the rounds before it; None if there is none yet."""

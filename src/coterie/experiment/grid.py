@@ -132,7 +132,7 @@ class Grid:
             for point, own in points(algorithm, values)
             for start in range(settings.starts)
         ]
-        self.strands = Strands(self.copies[0].simulator.alone)
+        self.strands = Strands(self.copies[0].simulator.alone, len(federation))
         self.folder: RunFolder | None = None
         self.saved = 0  # rounds that the last checkpoint holds
         self._said: list[str] = []  # warnings that belong to no single copy
@@ -183,7 +183,7 @@ class Grid:
             self._all(Copy.round)
             record = self.live[0].records[-1]
             for copy in self.live:
-                if not copy.finite():
+                if not copy.finite:
                     copy.diverged = copy.rounds
             self._append(record)
             if not self.live:
@@ -242,24 +242,26 @@ class Grid:
         """Keep a round of all copies; until the best is known, the first stands for the run."""
         if self.folder is None:
             return
-        with open(self.folder.path / COPIES, "a", encoding="utf-8") as file:
-            now = [c.records[-1] if c.rounds == self.rounds else None for c in self.copies]
-            file.write(to_json(now) + "\n")
+        now = [c.records[-1] if c.rounds == self.rounds else None for c in self.copies]
+        self.folder.append(now, COPIES)
         self.folder.append(record)
-        if self.settings.checkpoint_due(self.rounds):
+        if self.folder.due(self.rounds, self.settings):
             self._save_checkpoint()
 
     def _save_checkpoint(self) -> None:
-        if self.folder is None:
-            return
+        if self.folder is not None:
+            self.folder.save(self._checkpoint)
+            self.saved = self.rounds
+
+    def _checkpoint(self) -> Checkpoint:
+        """The states of all copies."""
         tensors: dict[str, Tensor] = {}
         notes: dict[str, Any] = {}
         for number, copy in enumerate(self.copies):
             each = copy._checkpoint()
             tensors |= {f"{number}.{name}": tensor for name, tensor in each.tensors.items()}
             notes[str(number)] = {**each.notes, "diverged": copy.diverged}
-        self.folder.save(Checkpoint(self.rounds, self.fingerprint, tensors, notes))
-        self.saved = self.rounds
+        return Checkpoint(self.rounds, self.fingerprint, tensors, notes)
 
     def _restore(self, checkpoint: Checkpoint, path: Path) -> None:
         rounds = checkpoint.rounds

@@ -147,6 +147,7 @@ class Run:
         self.saved = 0  # rounds that the last checkpoint holds
         self.cluster = torch.full((len(federation),), -1)  # where each client was last
         self.collapsed = 0  # rounds in a row in which one cluster held almost everybody
+        self.finite = True  # whether the models were numbers after the last round
         self.judged: Judged | None = None  # how the last state that was evaluated did
         self.metrics: dict[str, float] = {}
         self.chosen: dict[str, Any] = {}  # of several copies: which this is, and what they did
@@ -157,11 +158,6 @@ class Run:
     def rounds(self) -> int:
         """Rounds done."""
         return len(self.records)
-
-    def finite(self) -> bool:
-        """Whether the models have not diverged."""
-        floats = (tensor for tensor in self.state if tensor.is_floating_point())
-        return all(bool(torch.isfinite(tensor).all()) for tensor in floats)
 
     @property
     def models(self) -> Tensor:
@@ -206,7 +202,7 @@ class Run:
             self.records.append(record)
             if self.folder is not None:
                 self.folder.append(record)
-                if self.settings.checkpoint_due(self.rounds):
+                if self.folder.due(self.rounds, self.settings):
                     self._save_checkpoint(self.folder)
             if on_round is not None:
                 on_round(record)
@@ -431,7 +427,9 @@ class Run:
                 CoterieWarning,
                 stacklevel=2,
             )
-        if not self.finite():
+        floats = (tensor for tensor in self.state if tensor.is_floating_point())
+        self.finite = all(bool(torch.isfinite(tensor).all()) for tensor in floats)
+        if not self.finite:
             self._warn_of_divergence()
 
     def _warn_of_divergence(self) -> None:
@@ -456,7 +454,7 @@ class Run:
             )
 
     def _save_checkpoint(self, folder: RunFolder) -> None:
-        folder.save(self._checkpoint())
+        folder.save(self._checkpoint)
         self.saved = self.simulator.saved = self.rounds
 
     def _checkpoint(self) -> Checkpoint:

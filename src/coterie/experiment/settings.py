@@ -30,7 +30,7 @@ class RunSettings:
     lost: float = 0.0  # probability that a client's reply is lost
     protocol: str = "auto"  # data by which a client chooses a model: train-loss, test-loss or auto
     evaluate: int = 1  # rounds between two evaluations
-    checkpoint: int = 1  # rounds between two checkpoints
+    checkpoint: int = 0  # rounds between two checkpoints; 0: as few as cost next to no time
     chunk: int = 0  # clients that are simulated at a time; 0: by the size of the model
     device: str = "cpu"  # where client steps run: cpu, cuda, or cuda:N for one of several
 
@@ -40,7 +40,7 @@ class RunSettings:
         at_least(self, "starts", 1)
         at_least(self, "per_round", 0)
         at_least(self, "evaluate", 1)
-        at_least(self, "checkpoint", 1)
+        at_least(self, "checkpoint", 0)
         at_least(self, "chunk", 0)
         devices.check(self.device)
         one_of(self, "protocol", ["auto", "train-loss", "test-loss"])
@@ -49,10 +49,6 @@ class RunSettings:
             raise SettingError(
                 f"`lost` of RunSettings must be at least 0 and below 1, got {self.lost:g}"
             )
-
-    def checkpoint_due(self, rounds: int) -> bool:
-        """Whether a checkpoint is written after so many rounds."""
-        return rounds == self.rounds or rounds % self.checkpoint == 0
 
 
 class Setting(NamedTuple):

@@ -24,6 +24,7 @@ class NetworkTask(ABC):
     """
 
     losses_at_least_zero = False
+    losses_are_squared_errors = False
 
     def __init__(self, network: nn.Module | Callable[[], nn.Module], *, scale: float = 1.0) -> None:
         self.scale = scale
