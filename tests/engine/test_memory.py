@@ -54,11 +54,44 @@ def test_chunks_come_through_and_memory_is_given_back_every_few(monkeypatch):
 
 
 def test_nothing_happens_where_the_c_library_cannot_give_back(monkeypatch):
-    monkeypatch.setattr(allocator, "trimmer", lambda: None)
+    monkeypatch.setattr(allocator, "c_function", lambda name: None)
     allocator.give_back()
+    allocator.keep_freed.__wrapped__()
 
 
-@pytest.mark.skipif(allocator.trimmer() is None, reason="the C library has no malloc_trim")
+FAULTS = """
+import resource, torch
+from coterie.engine import allocator
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(10):
+        blocks = [torch.ones(2**21) for _ in range(6)]  # 8 MB each
+        del blocks
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+faults()
+before = faults()
+allocator.keep_freed()
+faults()
+print(before, faults())
+"""
+
+
+def needs(name):
+    return pytest.mark.skipif(allocator.c_function(name) is None, reason=f"no {name} in C library")
+
+
+@needs("mallopt")
+def test_blocks_that_were_freed_are_used_again_without_asking_the_system():
+    done = subprocess.run(
+        [sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True
+    )
+    before, after = map(int, done.stdout.split())
+    assert after < max(1000, before / 10)  # of 2048 pages in each of 60 blocks
+
+
+@needs("malloc_trim")
 def test_freed_pages_are_handed_to_the_system():
     def resident():
         return int(Path("/proc/self/statm").read_text().split()[1])

@@ -1,9 +1,13 @@
-"""Memory that was freed, given back to the system.
+"""Memory that was freed: kept for the next chunk, and given back to the system now and then.
 
-A chunk of clients needs some large blocks for a moment, and leaves a few small numbers that stay.
-With the allocator of Linux, small ones that come to lie behind large ones keep it from using that
-place again for blocks of the same size: a round over 100,000 clients then takes memory as if every
-client's model had been kept. Freed pages are therefore handed back every few chunks.
+A chunk of clients needs some large blocks for a moment. The allocator of Linux gives those back at
+once, and the next chunk waits for the system to clear as many pages, a few percent of its time; so
+it is told to keep them.
+
+A chunk also leaves a few small numbers that stay. Those that come to lie behind large blocks keep
+the allocator from using that place again for blocks of the same size: a round over 100,000 clients
+then takes memory as if every client's model had been kept. Freed pages are therefore handed back
+every few chunks.
 """
 
 from __future__ import annotations
@@ -16,6 +20,9 @@ from typing import Any, TypeVar
 Item = TypeVar("Item")
 
 CHUNKS = 8  # chunks of clients after which freed memory is given back
+KEPT_BYTES = 256 * 2**20  # freed memory that is kept until then
+BLOCK_BYTES = 32 * 2**20  # larger blocks always come from the system; glibc allows no more
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # what <malloc.h> calls M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
 
 
 def tidily(chunks: Iterable[Item]) -> Iterator[Item]:
@@ -26,17 +33,26 @@ def tidily(chunks: Iterable[Item]) -> Iterator[Item]:
             give_back()
 
 
+@cache
+def keep_freed() -> None:
+    """Keep freed blocks for the next ones; once and for the whole process."""
+    option = c_function("mallopt")
+    if option is not None:
+        option(MMAP_THRESHOLD, BLOCK_BYTES)
+        option(TRIM_THRESHOLD, KEPT_BYTES)
+
+
 def give_back() -> None:
-    """Hand freed pages to the system; nothing happens where the C library cannot do that."""
-    trim = trimmer()
+    """Hand freed pages to the system."""
+    trim = c_function("malloc_trim")
     if trim is not None:
         trim(0)
 
 
 @cache
-def trimmer() -> Any:
-    """`malloc_trim` of the C library of Linux, or None."""
+def c_function(name: str) -> Any:
+    """A function of the C library of Linux; None where the library has none of that name."""
     try:
-        return ctypes.CDLL(None).malloc_trim
+        return getattr(ctypes.CDLL(None), name)
     except (AttributeError, OSError, TypeError):
         return None

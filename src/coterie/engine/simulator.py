@@ -22,7 +22,7 @@ from coterie.core.errors import CoterieError
 from coterie.core.lazy import moved
 from coterie.core.task import Task
 from coterie.data.federation import Samples
-from coterie.engine.allocator import tidily
+from coterie.engine.allocator import keep_freed, tidily
 from coterie.engine.kernels import kernel_for
 
 # What the models of a chunk may occupy, if they are formed.
@@ -105,6 +105,7 @@ class Simulator:
         memory: ClientMemory | None = None,
         device: str | torch.device = CPU,
     ) -> None:
+        keep_freed()
         self.device = named(device)
         self.samples = samples
         self._placed: Samples | None = None  # on the device, if they fit

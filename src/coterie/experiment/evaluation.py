@@ -22,6 +22,7 @@ from coterie.core.errors import DataError, SettingError
 from coterie.core.lazy import moved, picked
 from coterie.core.task import Summary
 from coterie.data.federation import Federation
+from coterie.engine.allocator import tidily
 from coterie.engine.simulator import Simulator
 
 # A map of clients is drawn from their losses up to this many models, else from gradients.
@@ -243,7 +244,7 @@ class Evaluator:
         """Clients `ids` with their models on the samples of clients `rows_of` in `on`."""
         scores: Tensor | None = None
         labels: dict[int, tuple[Tensor, Tensor]] = {}  # place -> found and true ones
-        for chunk in on.places(on.samples.sizes[rows_of - on.first]):
+        for chunk in tidily(on.places(on.samples.sizes[rows_of - on.first])):
             cohort = on.cohort(rows_of[chunk], 0, (on.seed, "score"))
             if serving.label is None:
                 found = on.there(cohort.score, self._models(serving, ids[chunk]))

@@ -67,7 +67,9 @@ class Classification(NetworkTask):
 
     def summary(self, scores: Tensor) -> Summary:
         """Accuracy, F1 and loss from the sums of `score`, pooled and per client."""
-        each = self._numbers(scores)
+        # Some clients at a time: of very many, the numbers on the way would take most memory.
+        parts = [self._numbers(some) for some in scores.split(4096)]
+        each = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         pooled = self._numbers(scores.sum(0, keepdim=True))
         metrics = {name: float(value) for name, value in pooled.items()}
         metrics |= {f"{name}_macro": float(each[name].mean()) for name in ("accuracy", "f1")}
