@@ -132,3 +132,26 @@ def test_a_network_with_two_outputs_is_refused_in_a_sentence():
 
     with pytest.raises(DataError, match="one row of outputs per sample, got tuple"):
         Classification(Pair(3, 2)).check(torch.zeros(2, 3), torch.tensor([0, 1]))
+
+
+@pytest.mark.parametrize("kind", [torch.uint8, torch.float32, torch.float64])
+def test_samples_are_scaled_and_stay_as_they_are(kind):
+    task = Regression(nn.Linear(2, 1), scale=4.0)
+    x = torch.tensor([[0, 1], [2, 200]], dtype=kind)
+    scaled = task.inputs(x)
+    assert scaled.dtype == torch.float32
+    assert scaled.tolist() == [[0.0, 0.25], [0.5, 50.0]]
+    assert x.tolist() == [[0, 1], [2, 200]]
+
+
+def test_numbers_of_many_clients_are_those_of_each():
+    task = Classification(nn.Linear(1, 3))
+    generator = torch.Generator().manual_seed(0)
+    output = torch.randn(5000, 4, 3, generator=generator)
+    y = torch.randint(3, (5000, 4), generator=generator)
+    scores = task.score(output, y, torch.ones_like(y, dtype=torch.bool))
+    whole = task.summary(scores)
+    for begin in (0, 4095, 4096, 4999):
+        alone = task.summary(scores[begin : begin + 1])
+        for name, values in alone.clients.items():
+            assert values.equal(whole.clients[name][begin : begin + 1])
