@@ -30,7 +30,7 @@ class RunSettings:
     lost: float = 0.0  # probability that a client's reply is lost
     protocol: str = "auto"  # data by which a client chooses a model: train-loss, test-loss or auto
     evaluate: int = 1  # rounds between two evaluations
-    checkpoint: int = 0  # rounds between two checkpoints; 0: as few as cost next to no time
+    checkpoint: int = 0  # rounds between two checkpoints; 0: as often as takes 5 % of the time
     chunk: int = 0  # clients that are simulated at a time; 0: by the size of the model
     device: str = "cpu"  # where client steps run: cpu, cuda, or cuda:N for one of several
 
