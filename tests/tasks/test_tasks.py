@@ -7,6 +7,7 @@ from torch import nn
 
 from coterie import Classification, Regression
 from coterie.core.errors import DataError, SettingError
+from coterie.core.task import Tally, summary
 
 
 def test_classification_numbers_by_hand():
@@ -16,13 +17,13 @@ def test_classification_numbers_by_hand():
     output = nn.functional.one_hot(guess, 2).float()
     y = torch.tensor([[0, 1, 0], [1, 0, 0]])
     mask = torch.tensor([[True, True, True], [True, False, False]])
-    summary = task.summary(task.score(output, y, mask))
-    assert summary.clients["accuracy"].tolist() == pytest.approx([2 / 3, 0.0])
-    assert summary.metrics["accuracy"] == pytest.approx(0.5)
-    assert summary.metrics["accuracy_macro"] == pytest.approx(1 / 3)
+    found = summary(task, task.score(output, y, mask))
+    assert found.clients["accuracy"].tolist() == pytest.approx([2 / 3, 0.0])
+    assert found.metrics["accuracy"] == pytest.approx(0.5)
+    assert found.metrics["accuracy_macro"] == pytest.approx(1 / 3)
     # A right guess has logits 1 against 0 and loss log(1 + 1/e), a wrong one log(1 + e).
     right, wrong = math.log(1 + math.exp(-1)), math.log(1 + math.e)
-    assert summary.metrics["loss"] == pytest.approx((2 * right + 2 * wrong) / 4)
+    assert found.metrics["loss"] == pytest.approx((2 * right + 2 * wrong) / 4)
 
 
 def test_f1_is_that_of_scikit_learn_pooled_and_per_client():
@@ -31,13 +32,13 @@ def test_f1_is_that_of_scikit_learn_pooled_and_per_client():
     output = torch.randn(3, 20, 4, generator=generator)
     y = torch.randint(4, (3, 20), generator=generator)
     mask = torch.arange(20) < torch.tensor([[20], [7], [1]])
-    summary = task.summary(task.score(output, y, mask))
+    found = summary(task, task.score(output, y, mask))
     guess = output.argmax(-1)
     pooled = f1_score(y[mask], guess[mask], average="macro")
     each = [f1_score(y[i, m], guess[i, m], average="macro") for i, m in enumerate(mask)]
-    assert summary.metrics["f1"] == pytest.approx(pooled)
-    assert summary.clients["f1"].tolist() == pytest.approx(each)
-    assert summary.metrics["f1_macro"] == pytest.approx(sum(each) / 3)
+    assert found.metrics["f1"] == pytest.approx(pooled)
+    assert found.clients["f1"].tolist() == pytest.approx(each)
+    assert found.metrics["f1_macro"] == pytest.approx(sum(each) / 3)
 
 
 def test_loss_is_the_mean_over_samples_that_count():
@@ -45,9 +46,9 @@ def test_loss_is_the_mean_over_samples_that_count():
     output = torch.tensor([[[1.0], [2.0]], [[3.0], [50.0]]])
     y = torch.zeros(2, 2)
     mask = torch.tensor([[True, True], [True, False]])
-    summary = task.summary(task.score(output, y, mask))
-    assert summary.clients["loss"].tolist() == [2.5, 9.0]
-    assert summary.metrics == {"loss": pytest.approx(14 / 3)}
+    found = summary(task, task.score(output, y, mask))
+    assert found.clients["loss"].tolist() == [2.5, 9.0]
+    assert found.metrics == {"loss": pytest.approx(14 / 3)}
 
 
 @pytest.mark.parametrize(
@@ -144,14 +145,19 @@ def test_samples_are_scaled_and_stay_as_they_are(kind):
     assert x.tolist() == [[0, 1], [2, 200]]
 
 
-def test_numbers_of_many_clients_are_those_of_each():
+def test_clients_that_come_in_parts_and_in_any_order_are_tallied_as_all_at_once():
     task = Classification(nn.Linear(1, 3))
     generator = torch.Generator().manual_seed(0)
-    output = torch.randn(5000, 4, 3, generator=generator)
-    y = torch.randint(3, (5000, 4), generator=generator)
+    output = torch.randn(50, 4, 3, generator=generator)
+    y = torch.randint(3, (50, 4), generator=generator)
     scores = task.score(output, y, torch.ones_like(y, dtype=torch.bool))
-    whole = task.summary(scores)
-    for begin in (0, 4095, 4096, 4999):
-        alone = task.summary(scores[begin : begin + 1])
-        for name, values in alone.clients.items():
-            assert values.equal(whole.clients[name][begin : begin + 1])
+    whole, tally = summary(task, scores), Tally(task, 50)
+    for places in torch.randperm(50, generator=generator).split(7):
+        tally.add(places, scores[places])
+    parts = tally.summary()
+    assert parts.metrics == pytest.approx(whole.metrics)
+    assert list(parts.metrics) == ["accuracy", "f1", "loss", "accuracy_macro", "f1_macro"]
+    for name, values in whole.clients.items():
+        assert values.equal(parts.clients[name])
+    alone = summary(task, scores[3:4])
+    assert alone.metrics["f1"] == float(whole.clients["f1"][3])

@@ -17,6 +17,44 @@ class Summary(NamedTuple):
     clients: dict[str, Tensor]  # name -> [m], of each client
 
 
+class Tally:
+    """Sums that a task makes of clients' samples, as they come: nobody's are kept.
+
+    What is kept of a client is the few numbers that its sums amount to.
+    """
+
+    def __init__(self, task: Task, clients: int) -> None:
+        self.task, self.clients = task, clients
+        self.total: Tensor | None = None  # [s] over all clients so far
+        self.numbers: dict[str, Tensor] = {}  # name -> [m]
+
+    def add(self, places: Tensor, scores: Tensor) -> None:
+        """Take in the sums [c, s] of the clients that stand at `places` [c]."""
+        sums = scores.sum(0)
+        self.total = sums if self.total is None else self.total + sums
+        for name, values in self.task.numbers(scores).items():
+            if name not in self.numbers:
+                self.numbers[name] = values.new_empty(self.clients)
+            self.numbers[name][places] = values
+
+    def summary(self) -> Summary:
+        """What all of it amounts to; a loss has no mean over clients."""
+        assert self.total is not None, "nobody was scored"
+        pooled = self.task.numbers(self.total[None])
+        metrics = {name: float(value) for name, value in pooled.items()}
+        for name, values in self.numbers.items():
+            if name != "loss":
+                metrics[f"{name}_macro"] = float(values.mean())
+        return Summary(metrics, self.numbers)
+
+
+def summary(task: Task, scores: Tensor) -> Summary:
+    """What the sums [m, s] of all clients amount to."""
+    tally = Tally(task, len(scores))
+    tally.add(torch.arange(len(scores)), scores)
+    return tally.summary()
+
+
 class Task(Protocol):
     """A learning problem over one network. `Classification` and `Regression` are such tasks."""
 
@@ -51,8 +89,8 @@ class Task(Protocol):
     def score(self, output: Tensor, y: Tensor, mask: Tensor) -> Tensor:
         """Sums over each client's samples, [m, s]; rows outside the mask [m, n] do not count."""
 
-    def summary(self, scores: Tensor) -> Summary:
-        """The numbers that such sums [m, s] amount to."""
+    def numbers(self, scores: Tensor) -> dict[str, Tensor]:
+        """What such sums [m, s] amount to: `loss` and others, each [m]."""
 
     def check(self, x: Tensor, y: Tensor) -> None:
         """Refuse data that do not fit the network, in one sentence."""

@@ -20,13 +20,14 @@ from coterie.core.cohort import Cohort
 from coterie.core.devices import CPU
 from coterie.core.errors import DataError, SettingError
 from coterie.core.lazy import moved, picked
-from coterie.core.task import Summary
+from coterie.core.task import Summary, Tally
 from coterie.data.federation import Federation
 from coterie.engine.allocator import tidily
 from coterie.engine.simulator import Simulator
 
 # A map of clients is drawn from their losses up to this many models, else from gradients.
 MAPPED_MODELS = 64
+PLANE_ROWS = 4096  # that are taken to double precision at a time
 SKETCH = 64  # dimensions that gradients are projected to before the map is drawn
 
 
@@ -140,7 +141,7 @@ class Evaluator:
         if serving.adapt is None:
             return serving.models
         rows = torch.empty(len(serving.ids), serving.models.shape[1], dtype=serving.models.dtype)
-        for ids in self.train.chunks(serving.ids):
+        for ids in tidily(self.train.chunks(serving.ids)):
             rows[positions(serving.ids, ids)] = moved(self._models(serving, ids), CPU)
         return rows
 
@@ -152,7 +153,7 @@ class Evaluator:
         """A point in the plane for each training client, and what it is a projection of."""
         shared = has_losses(serving)
         chunks, order = [], []
-        for ids in self.train.chunks(serving.ids):
+        for ids in tidily(self.train.chunks(serving.ids)):
             cohort = self.train.cohort(ids, 0, (self.train.seed, "map"))
             place = self.train.there(
                 losses_or_gradients, cohort, serving.models, self.train.seed, shared
@@ -242,7 +243,7 @@ class Evaluator:
 
     def _scores(self, serving: Serving, on: Simulator, ids: Tensor, rows_of: Tensor) -> Judged:
         """Clients `ids` with their models on the samples of clients `rows_of` in `on`."""
-        scores: Tensor | None = None
+        tally = Tally(on.task, len(ids))
         labels: dict[int, tuple[Tensor, Tensor]] = {}  # place -> found and true ones
         for chunk in tidily(on.places(on.samples.sizes[rows_of - on.first])):
             cohort = on.cohort(rows_of[chunk], 0, (on.seed, "score"))
@@ -253,12 +254,8 @@ class Evaluator:
                 found = on.there(score_by_label, cohort, serving.models, label)
                 for place, row, (_, y) in zip(chunk.tolist(), label, cohort, strict=True):
                     labels[place] = moved(row[: len(y)], CPU), moved(y, CPU)
-            found = moved(found, CPU)
-            if scores is None:
-                scores = found.new_empty(len(ids), found.shape[1])
-            scores[chunk] = found
-        assert scores is not None
-        summary = on.task.summary(scores)
+            tally.add(chunk, moved(found, CPU))
+        summary = tally.summary()
         if serving.label is None:
             return Judged(serving, summary)
         pairs = [labels[place] for place in range(len(ids))]
@@ -322,7 +319,7 @@ def on_a_map(rows: Tensor, shared: bool) -> tuple[str, Tensor]:
     if shared and k > 2:
         return f"losses under the {k} models", drawn_to_models(rows.double())
     what = "losses under the 2 models" if shared else "gradients at one model"
-    return what, plane(rows.double())
+    return what, plane(rows)
 
 
 def sketched(rows: Tensor, seed: int) -> Tensor:
@@ -348,12 +345,16 @@ def drawn_to_models(losses: Tensor) -> Tensor:
 
 
 def plane(rows: Tensor) -> Tensor:
-    """The two leading principal components of rows [m, s], [m, 2]."""
+    """The two leading principal components of rows [m, s], [m, 2], in double precision."""
     rows = rows.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-    left, scale, right = torch.linalg.svd(rows - rows.mean(0), full_matrices=False)
-    points = left[:, :2] * scale[:2]
+    centre = rows.mean(0, dtype=torch.float64)
+    # A few rows at a time: of very many, no copy in double precision is made.
+    parts = [slice(begin, begin + PLANE_ROWS) for begin in range(0, len(rows), PLANE_ROWS)]
+    moments = sum((rows[part] - centre).T @ (rows[part] - centre) for part in parts)
+    axes = torch.linalg.eigh(moments).eigenvectors.flip(1)[:, :2]  # the largest is last
     # The sign of a component is arbitrary: let its largest coefficient be positive.
-    largest = right[:2].abs().argmax(1, keepdim=True)
-    points = points * right[:2].gather(1, largest).sign().flatten()
+    largest = axes.abs().argmax(0, keepdim=True)
+    axes = axes * axes.gather(0, largest).sign()
+    points = torch.cat([(rows[part] - centre) @ axes for part in parts])
     flat = points.new_zeros(len(points), 2 - points.shape[1])  # where rows have one component only
     return torch.cat([points, flat], 1)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.algorithm import Algorithm, Serving
+from coterie.core.task import summary
 from coterie.engine.simulator import Simulator
 from coterie.experiment.evaluation import Evaluator, Judged, has_losses, on_a_map
 from coterie.flower.network import Network
@@ -63,9 +64,9 @@ class NetworkEvaluator(Evaluator):
             self._map = ids, answer.map
         kept = torch.isin(serving.ids, ids)
         serving = serving._replace(ids=serving.ids[kept], cluster=serving.cluster[kept])
-        summary = self.network.task.summary(answer.scores)
+        quality = summary(self.network.task, answer.scores)
         if serving.label is None:
-            return Judged(serving, summary)
+            return Judged(serving, quality)
         # As many samples of each kind as there are, client after client.
         pairs = answer.counts.flatten(1).nonzero()
         count = answer.counts.flatten(1)[pairs[:, 0], pairs[:, 1]]
@@ -74,4 +75,4 @@ class NetworkEvaluator(Evaluator):
             torch.repeat_interleave(side, count)
             for side in (pairs[:, 1] // classes, pairs[:, 1] % classes)
         )
-        return Judged(serving, summary, found, true)
+        return Judged(serving, quality, found, true)

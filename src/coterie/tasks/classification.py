@@ -7,7 +7,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from coterie.core.errors import DataError
-from coterie.core.task import Summary
 from coterie.tasks.network import NetworkTask
 
 
@@ -65,18 +64,8 @@ class Classification(NetworkTask):
         hits = tally(y, weight * (guess == y))
         return torch.cat([samples, loss, hits, tally(guess, weight), tally(y, weight)], 1)
 
-    def summary(self, scores: Tensor) -> Summary:
-        """Accuracy, F1 and loss from the sums of `score`, pooled and per client."""
-        # Some clients at a time: of very many, the numbers on the way would take most memory.
-        parts = [self._numbers(some) for some in scores.split(4096)]
-        each = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-        pooled = self._numbers(scores.sum(0, keepdim=True))
-        metrics = {name: float(value) for name, value in pooled.items()}
-        metrics |= {f"{name}_macro": float(each[name].mean()) for name in ("accuracy", "f1")}
-        return Summary(metrics, each)
-
-    @staticmethod
-    def _numbers(scores: Tensor) -> dict[str, Tensor]:
+    def numbers(self, scores: Tensor) -> dict[str, Tensor]:
+        """Accuracy, F1 and loss from the sums of `score`."""
         samples, loss = scores[:, 0], scores[:, 1]
         hits, guessed, labelled = scores[:, 2:].chunk(3, dim=1)
         # F1 of a class is 2 hits / (guessed + labelled); a class that neither occurs nor is

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from coterie.core.errors import DataError, SettingError
 from coterie.core.layout import Layout
-from coterie.core.task import Summary
 
 
 class NetworkTask(ABC):
@@ -87,10 +86,9 @@ class NetworkTask(ABC):
         loss = (self.losses(output, y).double() * weight).sum(1)
         return torch.stack([weight.sum(1), loss], 1)
 
-    def summary(self, scores: Tensor) -> Summary:
-        """The mean loss, pooled and per client."""
-        each = {"loss": scores[:, 1] / scores[:, 0]}
-        return Summary({"loss": float(scores[:, 1].sum() / scores[:, 0].sum())}, each)
+    def numbers(self, scores: Tensor) -> dict[str, Tensor]:
+        """The mean loss."""
+        return {"loss": scores[:, 1] / scores[:, 0]}
 
     def probe(self, x: Tensor) -> Tensor:
         """The outputs [n, c] for a few samples x [n, ...]; refuse what the network cannot take."""
