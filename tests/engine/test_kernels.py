@@ -2,15 +2,15 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn.utils.prune import l1_unstructured
 
 from coterie import Classification, Regression
-from coterie.core.cohort import Cohort, Descent, Rows
+from coterie.core.cohort import Cohort, Rows
 from coterie.core.errors import DataError
-from coterie.core.lazy import add_up
+from coterie.core.lazy import Lazy, add_up, picked
 from coterie.data.federation import Samples
 from coterie.engine import sample_space
 from coterie.engine.batched import Batched
@@ -201,33 +201,126 @@ def test_descent_in_sample_space_equals_descent_on_the_weights(bias, layers):
     task = Classification(module.double())
     start = torch.randn(3, task.layout.size, generator=torch.Generator().manual_seed(1)).double()
     one, two = (cohort(task, kernel, sizes, features, 3, 0) for kernel in (PerClient, Batched))
-    assert sample_space.pays(two._rows, two_steps())
     torch.testing.assert_close(
         one.descend(start, lr=0.2, steps=6), two.descend(start, lr=0.2, steps=6)
     )
 
 
-def two_steps():
-    return Descent(0.1, [2, 2, 2], None, [0, 0, 0], None, 0.0, None, 0.0)
+@pytest.fixture
+def always_in_sample_space(monkeypatch):
+    """Whatever can be done in sample space is, even where it costs more."""
+    monkeypatch.setattr(sample_space, "pays", lambda *_: True)
+
+
+def both(module, sizes, features, start, **work):
+    """Where a descent ends for the reference and for the batched kernel."""
+    task = Classification(module.double())
+    one, two = (cohort(task, kernel, sizes, features, 3, 0) for kernel in (PerClient, Batched))
+    found = two.descend(start, lr=0.2, **work)
+    return one.descend(start, lr=0.2, **work), found
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    sizes=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    layers=st.integers(1, 3),
+    bias=st.booleans(),
+    batch=st.integers(0, 5),
+    amount=st.sampled_from(
+        [{"steps": 1}, {"steps": 2}, {"steps": 7}, {"epochs": 1}, {"epochs": 3}]
+    ),
+    weight_decay=st.sampled_from([0.0, 0.1, 4.0]),
+    pull=st.sampled_from([0.0, 0.5, 5.0]),
+    anchor=st.sampled_from(["the start", "one for all", "of each client"]),
+    shared=st.booleans(),
+    moving=st.sampled_from(["all", "head", "body"]),
+    seed=st.integers(0, 1000),
+)
+def test_any_work_in_sample_space_equals_that_on_the_weights(
+    always_in_sample_space,
+    sizes,
+    layers,
+    bias,
+    batch,
+    amount,
+    weight_decay,
+    pull,
+    anchor,
+    shared,
+    moving,
+    seed,
+):
+    stack = [nn.Linear(6, 5, bias=bias), nn.ReLU(), nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)]
+    module = nn.Sequential(stack[0], *stack[1 : 2 * layers - 1])
+    if layers < 3:
+        module[-1 if layers == 2 else 0] = nn.Linear(5 if layers == 2 else 6, 3, bias=bias)
+    task = Classification(module.double())
+    generator = torch.Generator().manual_seed(seed)
+    models = torch.randn(2, task.layout.size, generator=generator).double()
+    which = torch.randint(2, (len(sizes),), generator=generator)
+    start = picked(models, which) if shared else models[which].clone()
+    anchors = {
+        "the start": start,
+        "one for all": models[:1].expand(len(sizes), -1),
+        "of each client": torch.randn(start.shape, generator=generator).double(),
+    }
+    work = {**amount, "batch": batch, "weight_decay": weight_decay}
+    if pull:
+        work |= {"pull": pull, "anchor": anchors[anchor]}
+    if moving != "all" and layers > 1:
+        work["only"] = task.layout.part(moving)
+    exact, found = both(module, sizes, 6, start, **work)
+    assert isinstance(found, Lazy)
+    member = torch.rand(2, len(sizes), generator=generator).double()
+    sums = torch.zeros(2, task.layout.size).double()
+    add_up(sums, member, found)
+    torch.testing.assert_close(sums, member @ exact)
+    torch.testing.assert_close(found, exact)
 
 
 @pytest.mark.parametrize(
     "work",
     [
-        {"batch": 2},
-        {"weight_decay": 0.1},
-        {"pull": 0.1, "anchor": torch.zeros(1, 16).double()},
-        {"only": torch.ones(16).bool()},
+        {"pull": torch.arange(24.0).double(), "anchor": torch.zeros(1, 24).double()},
+        {"only": torch.arange(24) % 2 == 0},
     ],
+    ids=["pulled unequally", "half of it frozen"],
 )
-def test_work_that_leaves_the_span_of_the_samples_is_done_on_the_weights(work, monkeypatch):
+def test_a_first_layer_that_is_not_treated_alike_is_formed(
+    work, always_in_sample_space, monkeypatch
+):
     def refuse(*_):
         raise AssertionError("this descent leaves the span")
 
-    monkeypatch.setattr(sample_space, "descend", refuse)
-    task = Classification(nn.Linear(7, 2).double())
-    start = torch.zeros(1, 16).double()
-    cohort(task, Batched, [3], 7, 2, 0).descend(start, lr=0.1, steps=2, **work)
+    monkeypatch.setattr(sample_space.Descending, "from_outputs", refuse)
+    start = torch.randn(1, 24, generator=torch.Generator().manual_seed(0)).double()
+    exact, found = both(nn.Linear(7, 3), [3], 7, start, steps=2, **work)
+    torch.testing.assert_close(found, exact)
+    assert not torch.equal(found, start)
+
+
+@pytest.mark.parametrize(
+    ("samples", "work", "there"),
+    [
+        (50, {"steps": 10}, True),
+        (50, {"steps": 1}, True),
+        (200, {"steps": 10, "batch": 10}, True),
+        (200, {"epochs": 1, "batch": 20}, True),
+        (3000, {"steps": 10}, False),  # n^2 outweighs n f
+        (3000, {"epochs": 1, "batch": 500}, False),
+        (3000, {"steps": 5, "batch": 20}, True),  # a hundred samples are looked at
+    ],
+)
+def test_sample_space_is_where_it_takes_less(samples, work, there, monkeypatch):
+    asked = []
+    right = sample_space.pays
+    monkeypatch.setattr(sample_space, "pays", lambda *a: asked.append(right(*a)))
+    task = Classification(nn.Sequential(nn.Linear(784, 20), nn.ReLU(), nn.Linear(20, 2)).double())
+    start = torch.zeros(1, task.layout.size).double()
+    cohort(task, Batched, [samples], 784, 2, 0).descend(start, lr=0.1, **work)
+    assert asked == [there]
 
 
 def pruned():

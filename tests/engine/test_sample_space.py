@@ -6,7 +6,7 @@ import torch
 import coterie
 from coterie import Classification
 from coterie.data.federation import Federation, Samples
-from coterie.engine import sample_space
+from coterie.engine import moved, sample_space
 from coterie.engine.per_client import PerClient
 from coterie.engine.sample_space import Grams
 from coterie.engine.simulator import Simulator
@@ -21,7 +21,7 @@ def drawn(*shape, seed=0):
 def everything_counts(monkeypatch):
     """Products of any size are kept, and done client by client."""
     monkeypatch.setattr(sample_space, "GRAM_WORK", 0)
-    monkeypatch.setattr(sample_space, "CALL_WORK", 0)
+    monkeypatch.setattr(moved, "CALL_WORK", 0)
 
 
 def test_a_product_is_kept_for_its_client(everything_counts):

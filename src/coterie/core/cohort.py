@@ -37,6 +37,12 @@ class Rows(NamedTuple):
         """What each row counts in its client's mean, [m, n]."""
         return self.inside.to(dtype) / self.size[:, None]
 
+    def at(self, place: Tensor) -> Rows:
+        """The rows at `place` [m, b] of each client; all of them count."""
+        client = torch.arange(len(place), device=place.device)[:, None]
+        size = torch.full_like(self.size, place.shape[1])
+        return Rows(self.x[client, place], self.y[client, place], size)
+
 
 class Seeds(Protocol):
     """A seed for each client of a cohort."""
@@ -297,10 +303,8 @@ class Cohort:
         """The rows `picks[i]` of each client i, those that are -1 not counting."""
         chosen = nn.utils.rnn.pad_sequence(picks, batch_first=True, padding_value=-1)  # [m, b]
         chosen = chosen.to(self._device)
-        client = torch.arange(len(self), device=self._device)[:, None]
-        place = chosen.clamp_min(0)  # rows that are not there lie last, behind the size
-        x, y = self._rows.x[client, place], self._rows.y[client, place]
-        return Rows(x, y, (chosen >= 0).sum(1))
+        # Rows that are not there lie last, behind the size.
+        return self._rows.at(chosen.clamp_min(0))._replace(size=(chosen >= 0).sum(1))
 
     def _next_address(self) -> tuple[int | str, ...]:
         """Where the randomness of the next piece of work begins."""

@@ -58,6 +58,11 @@ def room(device: torch.device, cache: int) -> int:
     return cache if device == CPU else FAR_BYTES
 
 
+def in_caches(device: torch.device, each: int) -> int:
+    """The bytes that may be worked on at a time where every thread of a CPU has its own part."""
+    return room(device, each * torch.get_num_threads())
+
+
 def free_bytes(device: torch.device) -> int:
     """The memory of a device that nobody uses; of the CPU it is not known."""
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else sys.maxsize

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
 
 from coterie.core.cohort import Descent, Rows, Seeds, finite
-from coterie.core.devices import room
+from coterie.core.devices import in_caches, room
 from coterie.core.lazy import Lazy, Picked, as_picked, dense, picked
 from coterie.core.task import Task
 from coterie.engine import race, sample_space
+from coterie.engine.moved import Moved, Origin, activations
+from coterie.engine.sample_space import Above, Batches, Course, Descending, even, taken
 from coterie.engine.stack import ELEMENTWISE, Slope, Stack
+from coterie.engine.terms import Terms
 
-# What the weights of clients that are worked on at a time may occupy: more than this falls out of
-# the cache and slows down.
-WEIGHT_BYTES = 16 * 2**20
-# What the first layer's outputs of a block of clients under k shared models may occupy.
+# What the weights of clients that a thread works on at a time may occupy: more than this falls out
+# of the cache and slows down.
+WEIGHT_BYTES = 4 * 2**20
+# What the first layer's outputs of a block of clients under k shared models may occupy; from an
+# eighth to four times as much is as fast.
 SHARED_BYTES = 8 * 2**20
 
 
@@ -52,6 +56,8 @@ class Batched:
         self.task = task
         layers = [layer for layer in flat_layers(task.module) if not isinstance(layer, nn.Flatten)]
         self.has_bias = layers[0].bias is not None  # of the first linear layer
+        self.width = task.layout.shapes[0][0]  # of its outputs
+        self.first_size = sum(task.layout.sizes[: 1 + self.has_bias])  # coordinates of it
         self.stack = Stack(layers[1:])
         self.grams = sample_space.Grams()
 
@@ -101,7 +107,7 @@ class Batched:
         block = max(1, room(models.device, SHARED_BYTES) // (out[0].numel() * out.element_size()))
         losses = []
         for j, i, z in zip(index.split(block), clients.split(block), out.split(block), strict=True):
-            sample_space.activations(first, bias, j, x, i, z)
+            activations(first, bias, j, x, i, z)
             output = self.stack.outputs(z, [layer[j] for layer in upper]).mT
             mask = Rows(x, rows.y[i], rows.size[i]).inside.to(models.dtype) / count[i][:, None]
             losses.append((self.task.losses(output, rows.y[i]) * mask).sum(1))
@@ -152,8 +158,9 @@ class Batched:
         return found
 
     def descend(self, start: Tensor, rows: Rows, descent: Descent) -> Tensor:
-        if sample_space.pays(rows, descent):
-            return self._descend_in_sample_space(start, rows, descent)
+        course = Course.of(descent, self.first_size)
+        if course is not None and sample_space.pays(rows, descent, course, self.width):
+            return self._descend_in_sample_space(start, rows, descent, course)
         found = torch.empty(start.shape, dtype=start.dtype, device=start.device)
         for here, weights, some in self._blocks(start, rows):
             ends = self._descend(weights, some, descent.of(here))
@@ -166,74 +173,131 @@ class Batched:
         Gives which they are, their weights layer by layer, and their rows.
         """
         shared = as_picked(models)
-        room_here = room(models.device, WEIGHT_BYTES)
-        block = max(1, room_here // (models.shape[1] * models.element_size()))
+        most = in_caches(models.device, WEIGHT_BYTES) // (models.shape[1] * models.element_size())
+        block = even(len(models), most)
         for begin in range(0, len(models), block):
             here = slice(begin, begin + block)
             own = dense(models)[here] if shared is None else shared.models[shared.index[here]]
             yield here, self._split(own), Rows(*(part[here] for part in rows))
 
-    def _descend_in_sample_space(self, start: Tensor, rows: Rows, descent: Descent) -> Tensor:
-        """Descent that carries activations along in place of the first layer's weights."""
+    def _descend_in_sample_space(
+        self, start: Tensor, rows: Rows, descent: Descent, course: Course
+    ) -> Tensor:
+        """Descent that carries first-layer outputs along in place of that layer's weights."""
+        begin, batches, ids = Origin(start), None, descent.ids
+        activations = begin.activations
+        if descent.batches is not None:
+            drawn = stacked(descent.batches).to(rows.y.device)  # [m, steps, b]
+            batches = Batches.of(drawn, self.task.layout.dtype)
+            if drawn[0].numel() < rows.y.shape[1]:
+                # Samples that no step sees are left out: the columns are the steps' own, in order.
+                place = batches.place.flatten(1)
+                if activations is not None:
+                    activations = taken(activations, place)
+                rows, ids = rows.at(place), None
+                place = torch.arange(place.shape[1], device=place.device).view(drawn[0].shape)
+                batches = batches._replace(place=place.expand_as(drawn))
         x = rows.x.flatten(2)
-        shared = as_picked(start)
-        models = dense(start) if shared is None else shared.models
-        index = torch.arange(len(x), device=x.device) if shared is None else shared.index
-        first, bias, upper = self._layers(models)
-        if shared is None:
-            z = self._first(self._split(models), x)
-        elif shared.activations is None:
-            z = models.new_empty(len(x), first.shape[1], x.shape[1])
-            sample_space.activations(first, bias, index, x, None, z)
-        else:
-            z = shared.activations
-        weight = rows.weights(models.dtype).mul_(-descent.lr)
-        ids = descent.ids
-        moved, ends = sample_space.descend(
-            z,
-            None if bias is None else bias[index],
-            [layer[index] for layer in upper],
-            self.stack,
-            lambda here: self._slope(rows.y[here], weight[here]),
-            lambda here: self.grams.of(x[here], None if ids is None else ids[here]),
-            descent.steps[0],
+        z = self._first_outputs(begin, x) if activations is None else activations
+        anchor, beside = None, None  # where the pull leads to, and what it makes of the samples
+        if course.pull and course.learns and descent.anchor is not None:
+            anchor = Origin(descent.anchor)
+            beside = z if anchor.is_that_of(begin) else self._first_outputs(anchor, x)
+        upper = [layer[begin.index] for layer in self._layers(begin.models)[2]]
+        moved = Descending(
+            course,
+            descent.steps,
+            batches,
+            self._slopes_of(rows, batches),
+            lambda here: self._gram(x[here], None if ids is None else ids[here]),
+            self._above(descent),
+        ).from_outputs(z, beside, upper, self.stack)
+        left, came = course.shares(descent.steps, z)
+        origins = [(begin, left)] if anchor is None else [(begin, left), (anchor, came)]
+        bias = [self._bias(origins, moved)] if self.has_bias else []
+        ends = [end.flatten(1) for end in (*bias, *upper)]
+        rest = torch.cat(ends, 1) if ends else z.new_empty(len(z), 0)
+        return Lazy(Moved(origins, moved, x, rest, self.width * x.shape[2]))
+
+    def _first_outputs(self, origin: Origin, x: Tensor) -> Tensor:
+        """The first layer's outputs [m, h, n] of every client's model."""
+        if not origin.shared:
+            return self._first(self._split(origin.models), x)
+        first, bias, _ = self._layers(origin.models)
+        z = first.new_empty(len(x), first.shape[1], x.shape[1])
+        activations(first, bias, origin.index, x, None, z)
+        return z
+
+    def _bias(self, origins: list[tuple[Origin, Tensor | None]], moved: Tensor | None) -> Tensor:
+        """Where the first layer's bias [m, h] ends, from the origins and how far outputs moved."""
+        end = torch.zeros((), device=origins[0][0].models.device)
+        for origin, share in origins:
+            bias = self._split(origin.models)[1][origin.index]
+            end = end + (bias if share is None else share[:, None] * bias)
+        return end if moved is None else end + moved.sum(2)
+
+    def _gram(self, x: Tensor, ids: Tensor | None) -> Tensor:
+        """The inner products [b, n, n] of samples [b, n, f], of their 1 for the bias as well."""
+        gram = self.grams.of(x, ids)
+        return gram.add_(1) if self.has_bias else gram
+
+    def _slopes_of(self, rows: Rows, batches: Batches | None) -> Callable[[slice, int], Slope]:
+        """The derivative of the losses of some clients, in any step."""
+        if batches is None:
+            weight = rows.weights(self.task.layout.dtype)
+            return lambda here, step: self._slope(rows.y[here], weight[here])
+        place, weights = batches
+        return lambda here, step: self._slope(
+            rows.y[here].gather(1, place[here, step]), weights[here, step]
         )
-        width = first[0].numel()
-        begin = models[:, :width] if shared is None else Picked(models[:, :width], index)
-        rest = torch.cat([end.flatten(1) for end in ends], 1)
-        return Lazy(sample_space.Moved(begin, moved, x, rest))
+
+    def _above(self, descent: Descent) -> Above:
+        """How the weights above the first layer change in a step."""
+        names = self.task.layout.names[1 + self.has_bias :]
+        anchor = None if descent.anchor is None else Origin(descent.anchor)
+        terms = Terms(
+            self.task.layout,
+            descent._replace(anchor=None if anchor is None else anchor.models),
+        )
+        if anchor is not None:
+            terms.keep(names, anchor.index)
+        equal = len(set(descent.steps)) == 1
+
+        def step_above(
+            here: slice, weights: list[Tensor], gradients: list[Tensor], step: int
+        ) -> None:
+            for name, weight, gradient in zip(names, weights, gradients, strict=True):
+                if not terms.none:
+                    gradient = terms.with_gradient(name, gradient, weight, here)
+                    if not equal:
+                        gradient = standing(gradient, descent.steps[here], step)
+                weight.sub_(gradient, alpha=descent.lr)
+
+        return step_above
 
     def _descend(self, weights: list[Tensor], rows: Rows, descent: Descent) -> list[Tensor]:
         """Descent on the weights themselves."""
         dtype, device = self.task.layout.dtype, rows.y.device
-        client = torch.arange(len(rows.y), device=device)[:, None]
-        steps = torch.tensor(descent.steps, device=device)
         equal = len(set(descent.steps)) == 1
-        batches = None if descent.batches is None else stacked(descent.batches).to(device)
-        weight = rows.weights(dtype)
+        weight, batches = rows.weights(dtype), None
+        if descent.batches is not None:
+            batches = Batches.of(stacked(descent.batches).to(device), dtype)
         x, y = rows.x, rows.y
         now = [piece.clone() for piece in weights]
-        anchor = None if descent.anchor is None else self._split(descent.anchor)
-        pull = None if descent.pull is None else self._split(descent.pull[None])
-        moves = None if descent.only is None else self._split(descent.only[None].to(dtype))
+        terms = Terms(self.task.layout, descent)
         for step in range(max(descent.steps)):
             if batches is not None:
-                row = batches[:, step]  # [m, b]
-                chosen = row >= 0
-                weight = chosen / chosen.sum(1, keepdim=True).clamp_min(1).to(dtype)
-                x, y = rows.x[client, row.clamp_min(0)], rows.y[client, row.clamp_min(0)]
+                weight = batches.weight[:, step]
+                x, y, _ = rows.at(batches.place[:, step])
+            if terms.none and equal:
+                self._step(now, x, y, weight, descent.lr)
+                continue
             gradients = self._gradients(now, x, y, weight)
-            for j, gradient in enumerate(gradients):
-                if anchor is not None and pull is not None:
-                    gradient = gradient + pull[j] * (now[j] - anchor[j])
-                if descent.weight_decay:
-                    gradient = gradient + descent.weight_decay * now[j]
-                if moves is not None:
-                    gradient = gradient * moves[j]
+            for name, piece, gradient in zip(self.task.layout.names, now, gradients, strict=True):
+                gradient = terms.with_gradient(name, gradient, piece)
                 if not equal:
-                    # Clients with fewer steps have finished and stand still.
-                    gradient = gradient * (step < steps).view(-1, *(1 for _ in gradient.shape[1:]))
-                now[j].sub_(gradient, alpha=descent.lr)
+                    gradient = standing(gradient, descent.steps, step)
+                piece.sub_(gradient, alpha=descent.lr)
         return now
 
     def _split(self, models: Tensor) -> list[Tensor]:
@@ -258,13 +322,24 @@ class Batched:
     def _gradients(
         self, weights: list[Tensor], x: Tensor, y: Tensor, weight: Tensor
     ) -> list[Tensor]:
-        x = x.flatten(2)
-        z = self._first(weights, x)
-        slopes, upper = self.stack.gradients(
-            z, weights[1 + self.has_bias :], self._slope(y, weight)
-        )
+        slopes, upper = self._slopes(weights, x, y, weight)
         bias = [slopes.sum(2)] if self.has_bias else []
-        return [torch.bmm(slopes, x), *bias, *upper]
+        return [torch.bmm(slopes, x.flatten(2)), *bias, *upper]
+
+    def _slopes(
+        self, weights: list[Tensor], x: Tensor, y: Tensor, weight: Tensor
+    ) -> tuple[Tensor, list[Tensor]]:
+        """The derivatives by the first layer's outputs [m, h, n], and by the weights above it."""
+        z = self._first(weights, x.flatten(2))
+        return self.stack.gradients(z, weights[1 + self.has_bias :], self._slope(y, weight))
+
+    def _step(self, weights: list[Tensor], x: Tensor, y: Tensor, weight: Tensor, lr: float) -> None:
+        """A plain gradient step in place; the first layer's gradient is never by itself."""
+        slopes, upper = self._slopes(weights, x, y, weight)
+        weights[0].baddbmm_(slopes, x.flatten(2), alpha=-lr)
+        bias = [slopes.sum(2)] if self.has_bias else []
+        for piece, gradient in zip(weights[1:], [*bias, *upper], strict=True):
+            piece.sub_(gradient, alpha=lr)
 
     def _slope(self, y: Tensor, weight: Tensor) -> Slope:
         """The derivative of the weighted losses by the outputs."""
@@ -279,6 +354,12 @@ def put(z: list[Tensor], index: Tensor, out: Tensor) -> None:
         here = slice(begin, begin := begin + block.shape[2])
         best = index[here]
         out[here] = block[best, :, torch.arange(len(best), device=best.device)]
+
+
+def standing(gradient: Tensor, steps: list[int], step: int) -> Tensor:
+    """Gradients [m, ...] that are zero for clients which have done their steps [m] and stand."""
+    moves = torch.tensor([step < count for count in steps], device=gradient.device)
+    return gradient * moves.view(-1, *(1 for _ in gradient.shape[1:]))
 
 
 def hooked(module: nn.Module) -> bool:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.cohort import Rows, finite
-from coterie.core.devices import room
+from coterie.core.devices import in_caches
 from coterie.core.lazy import Lazy, Picked, as_picked
 from coterie.engine.batched import WEIGHT_BYTES, Batched
 from coterie.engine.leads import Leads
@@ -129,7 +129,7 @@ class Joins:
         leads.look(models, ids, rows, self.kernel.has_bias)
         sure, index, own = leads.sure(ids), leads.best[ids], []
         outputs = models.new_empty(*rows.y.shape, copies)
-        most = room(models.device, WEIGHT_BYTES) // (copies * d * models.element_size())
+        most = in_caches(models.device, WEIGHT_BYTES) // (copies * d * models.element_size())
         block = even(len(ids), most)
         for begin in range(0, len(ids), block):
             here = slice(begin, begin + block)

@@ -13,9 +13,9 @@ from torch.func import functional_call
 from coterie.core.cohort import Descent, Rows, Seeds, finite
 from coterie.core.devices import CPU
 from coterie.core.errors import DataError
-from coterie.core.layout import Layout
 from coterie.core.lazy import picked
 from coterie.core.task import Task
+from coterie.engine.terms import Terms
 
 
 class PerClient:
@@ -151,29 +151,6 @@ class PerClient:
 
     def _loss(self, model: Tensor, x: Tensor, y: Tensor) -> Tensor:
         return self.task.losses(self._output(model, x), y).mean()
-
-
-class Terms:
-    """What the objective of a descent has besides the losses, and which numbers move, by tensor."""
-
-    def __init__(self, layout: Layout, descent: Descent) -> None:
-        self.anchor = self.pull = self.moves = None
-        if descent.anchor is not None and descent.pull is not None:
-            self.anchor, self.pull = (
-                layout.unflatten(descent.anchor),
-                layout.unflatten(descent.pull),
-            )
-        if descent.only is not None:
-            self.moves = layout.unflatten(descent.only.to(layout.dtype))
-        self.weight_decay = descent.weight_decay
-
-    def with_gradient(self, name: str, gradient: Tensor, now: Tensor) -> Tensor:
-        """The gradient of the whole objective where a tensor is `now`, from that of the losses."""
-        if self.anchor is not None and self.pull is not None:
-            gradient = gradient + self.pull[name] * (now - self.anchor[name])
-        if self.weight_decay:
-            gradient = gradient + self.weight_decay * now
-        return gradient if self.moves is None else gradient * self.moves[name]
 
 
 def slopes(loss: Tensor, trained: dict[str, Tensor]) -> list[Tensor]:

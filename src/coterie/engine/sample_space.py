@@ -1,145 +1,121 @@
-"""Sample space: full-batch gradient descent through a first linear layer without its weights.
+"""Sample space: gradient descent through a first linear layer without its weights.
 
-With all samples X in every step, the first layer's weights W move only by combinations of X. So
-instead of W [h, f] the activations Z = W X' + b [h, n] are carried along, and the gradient steps
-are added up in S [h, n]:
+A gradient by the first layer's weights W is a combination of the samples it was taken on. So
+instead of W [h, f] the outputs Z = W X' + b [h, n] are carried along, and the gradients by them are
+added up in S [h, n]. In a step on the samples B with gradient dZ [h, |B|]:
 
-    Z <- Z - lr dZ (X X' + 1),    S <- S + dZ;    at the end  W = W_0 - lr S X,  b = b_0 - lr S 1
+    Z <- Z - lr dZ (X_B X' + 1),    S_B <- S_B + dZ
 
-(the 1 belongs to the bias). A step costs n^2 h instead of 2 n f h multiplications, which pays when
-a client has fewer samples than features. W itself is formed only if somebody looks at it: the sum
-over clients that started from one model is n W_0 - lr (S_1 X_1 + S_2 X_2 + ...). X X' is the same
-in every round and kept, as long as there is room. The result is that of ordinary descent, to
-rounding.
+and at the end W = W_0 - lr S X, b = b_0 - lr S 1. (The 1 in the brackets belongs to the bias.) A
+step costs n |B| h instead of 2 |B| f h multiplications, and touches Z in place of W: mini-batches,
+which otherwise wait for the weights to come from memory, gain most. W itself is formed only if
+somebody looks at it (moved.py). X X' is the same in every round and kept while there is room.
+
+A pull towards an anchor A and weight decay shrink all that there is by a factor, and the pull adds
+some of A: W is a multiple of W_0, one of A and a combination of samples, and Z the same of their
+outputs. The result is that of ordinary descent, to rounding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from coterie.core.cohort import Descent, Rows
-from coterie.core.devices import room
-from coterie.core.lazy import Picked, add_up
+from coterie.core.devices import in_caches
 from coterie.engine.stack import Scratch, Slope, Stack
 
-# What the activations that are worked on at a time may occupy: they should stay in the cache.
-BLOCK_BYTES = 2**20
+# What the outputs that a thread works on may occupy: half to four times as much is as fast.
+BLOCK_BYTES = 2 * 2**20
 # What the products X X' of clients may occupy that are kept from one round to the next, and how
 # many multiplications make one worth keeping: a small one is sooner worked out than looked up.
 GRAM_BYTES = 64 * 2**20
 GRAM_WORK = 2**19
-# From so many multiplications on a client's product is done by itself rather than as part of a
-# longer one, for which the samples of all clients would have to be copied to one place.
-CALL_WORK = 7 * 2**20
+# What a step does besides multiplying, for each weight or each output of the first layer, takes as
+# long as so many multiplications. Fitted to the times of 32 shapes on one and on two cores.
+WEIGHT_WORK, OUTPUT_WORK = 130, 80
 
 
-def pays(rows: Rows, descent: Descent) -> bool:
-    """Whether a descent stays in the span of its samples, and is cheaper there.
+class Course(NamedTuple):
+    """What happens to first layers in a descent besides the gradients of losses."""
 
-    Mini-batches, pulls and frozen coordinates leave the span; they are done in the ordinary way.
-    """
-    in_span = descent.batches is None and descent.only is None
-    unpulled = descent.anchor is None and descent.weight_decay == 0
-    samples, features = rows.y.shape[1], rows.x[0, 0].numel()
-    return in_span and unpulled and descent.steps[0] > 1 and samples < features
+    lr: float  # step size
+    learns: bool  # whether they move at all
+    pull: float  # strength of the pull towards the anchor
+    weight_decay: float  # strength of the pull towards zero
 
-
-class Moved:
-    """Where descent ends: first layers moved by combinations of each client's samples.
-
-    A vector begins with the first layer's weights [h, f]; what lies behind them is at hand.
-    """
-
-    def __init__(self, first: Picked | Tensor, moved: Tensor, x: Tensor, rest: Tensor) -> None:
-        self.first = first  # m of [h f], where the first layers began
-        self.moved = moved  # [m, h, n] - lr S
-        self.x = x  # [m, n, f]
-        self.rest = rest  # [m, d - h f] where everything else ended
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return len(self.rest), self.first.shape[1] + self.rest.shape[1]
+    @classmethod
+    def of(cls, descent: Descent, width: int) -> Course | None:
+        """The course of the first `width` coordinates; None if they are not treated alike."""
+        learns, pull = True, 0.0
+        if descent.only is not None:
+            moving = int(descent.only[:width].sum())
+            if moving not in (0, width):
+                return None
+            learns = moving > 0
+        if descent.anchor is not None and descent.pull is not None:
+            low, high = descent.pull[:width].aminmax()
+            if low != high:
+                return None
+            pull = float(low)
+        return cls(descent.lr, learns, pull, descent.weight_decay)
 
     @property
-    def dtype(self) -> torch.dtype:
-        return self.rest.dtype
+    def kept(self) -> float:
+        """What a step leaves of where first layers were."""
+        return 1 - self.lr * (self.pull + self.weight_decay) if self.learns else 1.0
 
-    @property
-    def device(self) -> torch.device:
-        return self.rest.device
+    def shares(self, steps: list[int], like: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """What is left of the start after so many steps [m], and how much of the anchor came in.
 
-    def dense(self) -> Tensor:
-        first = self.first.dense() if isinstance(self.first, Picked) else self.first
-        end = first.new_empty(self.shape)
-        torch.bmm(self.moved, self.x, out=end[:, : first.shape[1]].view(self._as_matrices()))
-        end[:, : first.shape[1]] += first
-        end[:, first.shape[1] :] = self.rest
-        return end
-
-    def add_to(self, sums: Tensor, member: Tensor) -> None:
-        first, rest = sums.split([self.first.shape[1], self.rest.shape[1]], 1)
-        add_up(rest, member, self.rest)
-        if isinstance(self.first, Picked):
-            self.first.add_to(first, member)
-        else:
-            add_up(first, member, self.first)
-        for total, weights in zip(first, member.to(self.dtype), strict=True):
-            here = torch.nonzero(weights).flatten()
-            if len(here):
-                total += self._sum_of_moves(here, weights[here]).flatten()
-
-    def _sum_of_moves(self, here: Tensor, weights: Tensor) -> Tensor:
-        """How far the first layers [h, f] of the clients `here` moved, weighted and added up."""
-        if worth_a_call(self.x, self.moved.shape[1]):
-            total = self.x.new_zeros(self._as_matrices()[1:])
-            for i, weight in zip(here.tolist(), weights.tolist(), strict=True):
-                total.addmm_(self.moved[i], self.x[i], alpha=weight)
-            return total
-        # One product over all samples of all clients.
-        moved = some(self.moved, here) * weights[:, None, None]
-        return moved.transpose(0, 1).flatten(1) @ some(self.x, here).flatten(0, 1)
-
-    def _as_matrices(self) -> tuple[int, int, int]:
-        return len(self.x), self.moved.shape[1], self.x.shape[2]
+        None stands for all of the one and nothing of the other.
+        """
+        strength = self.pull + self.weight_decay
+        if not self.learns or strength == 0:
+            return None, None
+        left = [self.kept**count for count in steps]
+        came = [self.pull / strength * (1 - share) for share in left]
+        return numbers(left, like), numbers(came, like) if self.pull else None
 
 
-def activations(
-    first: Tensor,
-    bias: Tensor | None,
-    index: Tensor,
-    x: Tensor,
-    clients: Tensor | None,
-    out: Tensor,
-) -> None:
-    """Outputs [c, h, n] of first layers [k, h, f] on samples [m, n, f], put into `out`.
-
-    The i-th is that of layer `index[i]` on the samples of client `clients[i]`; None: of client i.
-    """
-    if worth_a_call(x, first.shape[1]):
-        places = range(len(out)) if clients is None else clients.tolist()
-        for product, j, client in zip(out, index.tolist(), places, strict=True):
-            torch.mm(first[j], x[client].T, out=product)
-    else:  # one long product for each of the k layers
-        for j in index.unique().tolist():
-            here = torch.nonzero(index == j).flatten()
-            samples = some(x, here) if clients is None else x[clients[here]]
-            product = first[j] @ samples.flatten(0, 1).T
-            out[here] = product.view(-1, len(here), x.shape[1]).transpose(0, 1)
-    if bias is not None:
-        out += bias[index][:, :, None]
+def pays(rows: Rows, descent: Descent, course: Course, width: int) -> bool:
+    """Whether first layers of `width` outputs are better not formed."""
+    n, f, steps = rows.y.shape[1], rows.x[0, 0].numel(), max(descent.steps)
+    batch = n if descent.batches is None else descent.batches[0].shape[1]
+    seen = min(n, steps * batch)  # samples of a client
+    products = 1 + course.learns + (course.learns and course.pull > 0)
+    work = products * seen * f * width
+    if course.learns and steps > 1:
+        # The inner products of samples count half, for those of many clients are kept.
+        work += seen**2 * f // 2 + steps * seen * (batch + OUTPUT_WORK) * width
+    return work < steps * f * width * (2 * batch + WEIGHT_WORK)
 
 
-def worth_a_call(x: Tensor, width: int) -> bool:
-    """Whether products of samples [m, n, f] and `width` rows are done client by client."""
-    return x.is_cpu and width * x[0].numel() >= CALL_WORK
+class Batches(NamedTuple):
+    """The samples of every step, as columns of the outputs."""
+
+    place: Tensor  # [m, steps, b] the columns, any for a sample that is not there
+    weight: Tensor  # [m, steps, b] what each counts in its client's mean
+
+    @classmethod
+    def of(cls, rows: Tensor, dtype: torch.dtype) -> Batches:
+        """From the rows [m, steps, b] of each step, -1 for none."""
+        there = rows >= 0
+        count = there.sum(2, keepdim=True).clamp_min(1)
+        return cls(rows.clamp_min(0), there.to(dtype) / count)
 
 
-def some(values: Tensor, here: Tensor) -> Tensor:
-    """The rows `here`, increasing, of values [m, ...]; no copy if these are all."""
-    return values if len(here) == len(values) else values[here]
+def taken(values: Tensor, place: Tensor) -> Tensor:
+    """The columns `place` [m, b] of values [m, h, n]."""
+    return values.gather(2, spread(place, values.shape[1]))
+
+
+def spread(place: Tensor, height: int) -> Tensor:
+    """Columns [m, b] for each of so many rows."""
+    return place[:, None].expand(-1, height, -1)
 
 
 class Grams:
@@ -169,41 +145,94 @@ class Grams:
         return grams
 
 
-def descend(
-    z: Tensor,
-    bias: Tensor | None,
-    upper: list[Tensor],
-    stack: Stack,
-    moves: Callable[[slice], Slope],
-    grams: Callable[[slice], Tensor],
-    steps: int,
-) -> tuple[Tensor, list[Tensor]]:
-    """Descent from first-layer outputs z [m, h, n].
+# (which clients, their weights above the first layer, the gradients by these, number of the step)
+Above = Callable[[slice, list[Tensor], list[Tensor], int], None]
 
-    `bias` [m, h] is the first layer's, `upper` are the weights of the layers above, `moves(here)`
-    is - lr times the derivative of the losses of some clients by their outputs, `grams(here)` their
-    X X'. Gives - lr S [m, h, n] and where the bias and the upper weights end.
-    """
-    upper, moved, scratch = [weight.clone() for weight in upper], torch.empty_like(z), Scratch()
-    block = even(len(z), room(z.device, BLOCK_BYTES) // (z[0].numel() * z.element_size()))
-    for begin in range(0, len(z), block):
-        here = slice(begin, begin + block)
-        move, own = moves(here), [weight[here] for weight in upper]
-        gram = grams(here)  # [block, n, n]
-        if bias is not None:
-            gram += 1
-        now = z[here].clone()
-        for step in range(steps):
-            first, others = stack.gradients(now, own, move, scratch)
-            for weight, change in zip(own, others, strict=True):
-                weight.add_(change)
-            if step == 0:
-                moved[here] = first
+
+class Descending(NamedTuple):
+    """How the clients of a chunk descend."""
+
+    course: Course
+    steps: list[int]  # [m] of each client
+    batches: Batches | None  # None: all samples in every step
+    slope: Callable[[slice, int], Slope]  # the derivative of some clients' losses in a step
+    gram: Callable[[slice], Tensor]  # X X' of some clients, + 1 if there is a bias
+    step_above: Above  # changes weights above the first layer in place
+
+    def from_outputs(
+        self, z: Tensor, anchor: Tensor | None, upper: list[Tensor], stack: Stack
+    ) -> Tensor | None:
+        """Descend from first-layer outputs z [m, h, n]; those of the anchor attract, if any.
+
+        The `upper` weights are changed in place. Gives - lr S [m, h, n]; None if nothing of it
+        moves.
+        """
+        moved = torch.zeros_like(z) if self.course.learns else None
+        largest = max(z.shape[1], z.shape[2]) * z.shape[2] * z.element_size()
+        block = even(len(z), in_caches(z.device, BLOCK_BYTES) // largest)
+        scratch = Scratch()
+        for begin in range(0, len(z), block):
+            here = slice(begin, begin + block)
+            self._some(here, z, anchor, [weight[here] for weight in upper], moved, stack, scratch)
+        return moved
+
+    def _some(
+        self,
+        here: slice,
+        z: Tensor,
+        anchor: Tensor | None,
+        upper: list[Tensor],
+        moved: Tensor | None,
+        stack: Stack,
+        scratch: Scratch,
+    ) -> None:
+        """The descent of some clients; where they come to is put into `upper` and `moved`."""
+        course, last = self.course, max(self.steps[here]) - 1
+        now = z[here]
+        gram = None
+        if moved is not None and last > 0:
+            now, gram = now.clone(), self.gram(here)
+        for step in range(last + 1):
+            place = None if self.batches is None else self.batches.place[here, step]
+            outputs = now if place is None else taken(now, place)
+            first, others = stack.gradients(outputs, upper, self.slope(here, step), scratch)
+            self.step_above(here, upper, others, step)
+            if moved is None:
+                continue
+            total = moved[here]
+            if course.kept != 1:
+                total *= self._kept(here, step, total)
+            if place is None:
+                total += first
             else:
-                moved[here].add_(first)
-            if step + 1 < steps:  # nobody looks at where the last step leads
-                now.baddbmm_(first, gram)
-    return moved, upper if bias is None else [bias + moved.sum(2), *upper]
+                total.scatter_add_(2, spread(place, len(first[0])), first)
+            if gram is not None and step < last:  # nobody looks at where the last step leads
+                reach = gram if place is None else rows_of(gram, place)
+                now.baddbmm_(first, reach, beta=course.kept, alpha=-course.lr)
+                if anchor is not None:
+                    now.add_(anchor[here], alpha=course.lr * course.pull)
+        if moved is not None:
+            moved[here] *= -course.lr
+
+    def _kept(self, here: slice, step: int, like: Tensor) -> float | Tensor:
+        """What a step leaves of what was; everything where a client has finished."""
+        steps = self.steps[here]
+        if min(steps) > step:
+            return self.course.kept
+        shares = [self.course.kept if step < count else 1.0 for count in steps]
+        return numbers(shares, like)[:, None, None]
+
+
+def numbers(values: list[float], like: Tensor) -> Tensor:
+    """Numbers in the type and on the device of another tensor."""
+    return torch.tensor(values, dtype=like.dtype, device=like.device)
+
+
+def rows_of(grams: Tensor, place: Tensor) -> Tensor:
+    """The rows `place` [m, b] of matrices [m, n, n]."""
+    n = grams.shape[1]
+    row = place + n * torch.arange(len(place), device=place.device)[:, None]
+    return grams.flatten(0, 1).index_select(0, row.flatten()).view(*place.shape, n)
 
 
 def even(count: int, most: int) -> int:

@@ -23,7 +23,8 @@ from coterie.core.layout import keeps_statistics
 from coterie.core.lazy import as_picked, dense, picked
 from coterie.core.task import Task
 from coterie.engine.batched import stacked
-from coterie.engine.per_client import PerClient, Terms, slopes, training
+from coterie.engine.per_client import PerClient, slopes, training
+from coterie.engine.terms import Terms
 
 # What the samples that are worked on at a time may occupy: what layers make of them takes many
 # times as much. It was not measured.
