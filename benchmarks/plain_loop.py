@@ -26,17 +26,19 @@ def ifca_round(
     lr: float,
     steps: int,
     counter: Counter,
+    batches: Sequence[Tensor] | None = None,
 ) -> list[dict[str, Tensor]]:
     """One round of IFCA with model averaging; the new state of every network.
 
     With one network it is FedAvg, which has no choice to make. `local` is the network that clients
-    train, one after another.
+    train, one after another. `batches` are the rows of each client's steps [steps, b]; none: all
+    rows in every step.
     """
     k = len(networks)
     states = [{n: value.clone() for n, value in one.state_dict().items()} for one in networks]
     sums = [{n: torch.zeros_like(value) for n, value in state.items()} for state in states]
     counts = [0] * k
-    for x, y in clients:
+    for i, (x, y) in enumerate(clients):
         j = 0
         if k > 1:
             with torch.no_grad():
@@ -44,9 +46,10 @@ def ifca_round(
             j = min(range(k), key=losses.__getitem__)
         local.load_state_dict(states[j])
         optimiser = torch.optim.SGD(local.parameters(), lr=lr)
-        for _ in range(steps):
+        for step in range(steps):
+            rows = slice(None) if batches is None else batches[i][step]
             optimiser.zero_grad()
-            cross_entropy(local(x), y).backward()
+            cross_entropy(local(x[rows]), y[rows]).backward()
             optimiser.step()
             counter.steps += 1
         counts[j] += 1

@@ -10,6 +10,7 @@ from torch import nn
 
 from coterie import Classification, Regression
 from coterie.core.cohort import Rows
+from coterie.core.lazy import picked
 from coterie.data.federation import Samples
 from coterie.engine import lockstep
 from coterie.engine.batched import Batched
@@ -67,6 +68,52 @@ def test_joined_work_is_that_of_one_client_after_another(name, sizes, features, 
         assert chosen[j][0].equal(index)
         torch.testing.assert_close(chosen[j][1] + 0, model + 0)
         torch.testing.assert_close(of_chosen[j], alone.gradient(model, rows, [0] * 9))
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    name=st.sampled_from(list(NETWORKS)),
+    sizes=st.lists(st.integers(1, 6), min_size=1, max_size=4),
+    copies=st.integers(2, 5),
+    chosen=st.booleans(),
+    seed=st.integers(0, 100),
+)
+def test_joined_scores_are_those_of_one_client_after_another(name, sizes, copies, chosen, seed):
+    """Also right after a choice among the same models, whose outputs are looked at again."""
+    task, rows = problem(name, sizes, 5, seed)
+    generator = torch.Generator().manual_seed(seed)
+    shared = [torch.randn(3, task.layout.size, generator=generator).double() for _ in range(copies)]
+    joins, alone = Joins(Batched(task), len(sizes)), PerClient(task)
+    best = [index for index, _ in joins.choices(shared, rows, torch.arange(len(sizes)))]
+    if not chosen:
+        best = [torch.randint(3, (len(sizes),), generator=generator) for _ in range(copies)]
+    models = [picked(each, index) for each, index in zip(shared, best, strict=True)]
+    for found, model in zip(joins.scores(models, rows), models, strict=True):
+        torch.testing.assert_close(found, alone.score(model, rows))
+    own = [model + 1 for model in models]
+    for found, model in zip(joins.scores(own, rows), own, strict=True):
+        torch.testing.assert_close(found, alone.score(model, rows))
+
+
+def test_a_choice_is_made_once_for_the_same_models_and_samples(monkeypatch):
+    task, rows = problem("classes", [3, 2], 4)
+    shared = [torch.randn(3, task.layout.size).double() for _ in range(2)]
+    joins, compare, times = Joins(Batched(task)), Joins._compared, []
+    monkeypatch.setattr(Joins, "_compared", lambda *a: times.append(1) or compare(*a))
+
+    def chosen(models, rows):
+        return [index.tolist() for index, _ in joins.choices(models, rows)]
+
+    def alone(models, rows):
+        return [PerClient(task).choose(each, rows)[0].tolist() for each in models]
+
+    assert chosen(shared, rows) == chosen([each.clone() for each in shared], rows)
+    assert len(times) == 1
+    shorter = Rows(rows.x, rows.y, rows.size - 1)
+    other = [-each for each in shared]
+    for models, samples in ((shared, shorter), (other, shorter), (shared, rows)):
+        assert chosen(models, samples) == alone(models, samples)
+    assert len(times) == 4
 
 
 def test_models_that_were_chosen_are_not_formed_for_their_gradients():

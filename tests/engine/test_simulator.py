@@ -53,6 +53,16 @@ def test_a_large_model_makes_small_chunks():
     assert simulator([1]).chunk == 256
 
 
+def test_many_threads_have_chunks_in_which_none_is_idle(monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
+    assert simulator([1]).chunk == 1024
+    wide = Samples.of([(torch.zeros(200, 784), torch.zeros(200))] * 300)
+    many = Simulator(wide, Regression(nn.Sequential(nn.Linear(784, 200), nn.Linear(200, 1))))
+    assert [len(ids) for ids in many.chunks(many.ids)] == [300]  # of 627 kB each, in 512 MB
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    assert len(next(many.chunks(many.ids))) == 106  # in 64 MB
+
+
 def test_unseen_clients_are_numbered_behind_the_others_and_remember_nothing():
     seen = simulator([2, 2])
     seen.memory.keep("note", torch.tensor([0, 1]), torch.tensor([[5.0], [6.0]]))

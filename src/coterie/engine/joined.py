@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 from weakref import ref
 
 import torch
@@ -18,6 +19,9 @@ from coterie.core.lazy import Lazy, Picked, as_picked
 from coterie.engine.batched import WEIGHT_BYTES, Batched
 from coterie.engine.leads import Leads
 from coterie.engine.sample_space import even
+
+# What the last choice may occupy that is kept in case it is asked for again.
+LAST_BYTES = 64 * 2**20
 
 
 class Seen(Picked):
@@ -80,6 +84,19 @@ class Room:
         return self.held[:needed].view(*shape)
 
 
+class Choice(NamedTuple):
+    """What was last chosen. A state that is judged is asked about again in the round after it."""
+
+    models: Tensor  # [J, k, d]
+    rows: Rows
+    best: Tensor  # [m, J]
+    outputs: Tensor  # [m, J, h, n]
+
+    def is_of(self, models: Tensor, rows: Rows) -> bool:
+        same = self.rows.x is rows.x and self.rows.y is rows.y
+        return same and self.rows.size.equal(rows.size) and torch.equal(self.models, models)
+
+
 class Joins:
     """The joined work of one kernel, and what is kept of it from one round to the next."""
 
@@ -87,6 +104,7 @@ class Joins:
         self.kernel = kernel
         self.leads = Leads(population) if one_output(kernel) else None
         self.own, self.found = Room(), Room()  # for models of clients, and for gradients
+        self.last: Choice | None = None
 
     def choices(
         self, models: list[Tensor], rows: Rows, ids: Tensor | None = None
@@ -97,10 +115,14 @@ class Joins:
         call may be known.
         """
         stacked = torch.stack(models)
-        if ids is None or self.leads is None or not self.leads.pay(stacked, rows):
+        if self.last is not None and self.last.is_of(stacked, rows):
+            _, _, index, outputs = self.last
+        elif ids is None or self.leads is None or not self.leads.pay(stacked, rows):
             index, outputs = self._compared(stacked, rows)
         else:
             index, outputs = self._chosen_again(stacked, rows, self.leads, ids)
+        if outputs.nbytes <= LAST_BYTES:
+            self.last = Choice(stacked, rows, index, outputs)
         for j, (own, best) in enumerate(zip(models, index.unbind(1), strict=True)):
             yield best, Lazy(Seen(own, best, rows, outputs, j))
 
@@ -125,15 +147,11 @@ class Joins:
         did. What the chosen ones make of the samples is found in one way for both, so that a run
         which was interrupted, and knows nothing, goes on to the last bit as it would have.
         """
-        copies, k, d = models.shape
+        copies, k, _ = models.shape
         leads.look(models, ids, rows, self.kernel.has_bias)
         sure, index, own = leads.sure(ids), leads.best[ids], []
         outputs = models.new_empty(*rows.y.shape, copies)
-        most = in_caches(models.device, WEIGHT_BYTES) // (copies * d * models.element_size())
-        block = even(len(ids), most)
-        for begin in range(0, len(ids), block):
-            here = slice(begin, begin + block)
-            some = Rows(*(part[here] for part in rows))
+        for here, some in self._blocks(models, rows):
             unsure = (~sure[here].all(0)).nonzero()[:, 0]
             if len(unsure):
                 losses = finite(self.kernel.losses(models[unsure].flatten(0, 1), some))
@@ -144,6 +162,38 @@ class Joins:
             own.append(self._under_own(models.flatten(0, 1), place, some, outputs[here]))
         leads.chose(ids, index, torch.cat(own))
         return index, outputs.mT[:, :, None]
+
+    def scores(self, models: list[Tensor], rows: Rows) -> Sequence[Tensor]:
+        """What `Kernel.score` gives for each of J lots of models [m, d].
+
+        Where they are linear and picked out of shared ones, the samples are gone through once.
+        """
+        picks = [pick for each in models if (pick := as_picked(each)) is not None]
+        alike = len({len(pick.models) for pick in picks}) == 1
+        if not one_output(self.kernel) or len(picks) < len(models) or not alike:
+            return [self.kernel.score(each, rows) for each in models]
+        shared = torch.stack([pick.models for pick in picks])  # [J, k, d]
+        copies, k, _ = shared.shape
+        index = torch.stack([pick.index for pick in picks], 1)  # [m, J]
+        last = self.last
+        if last is not None and last.is_of(shared, rows) and torch.equal(last.best, index):
+            outputs = last.outputs[:, :, 0].mT
+        else:
+            outputs = shared.new_empty(*rows.y.shape, copies)
+            place = index + k * torch.arange(copies, device=shared.device)
+            for here, some in self._blocks(shared, rows):
+                self._under_own(shared.flatten(0, 1), place[here], some, outputs[here])
+        score, inside = self.kernel.task.score, rows.inside
+        return [score(outputs[:, :, j, None], rows.y, inside) for j in range(copies)]
+
+    def _blocks(self, models: Tensor, rows: Rows) -> Iterator[tuple[slice, Rows]]:
+        """Clients that have one of each lot of models [J, k, d], as many as the cache holds."""
+        copies, _, d = models.shape
+        most = in_caches(models.device, WEIGHT_BYTES) // (copies * d * models.element_size())
+        block = even(len(rows.y), most)
+        for begin in range(0, len(rows.y), block):
+            here = slice(begin, begin + block)
+            yield here, Rows(*(part[here] for part in rows))
 
     def _under_own(self, models: Tensor, index: Tensor, rows: Rows, out: Tensor) -> Tensor:
         """Mean losses [m, J] of networks of one layer, each client having J of its own.

@@ -168,7 +168,7 @@ def answered(requests: list[Request], kernel: Kernel, joins: Joins | None) -> It
     if len(requests) > 1 and name == "losses":
         each = torch.cat([request.models for request in requests], -2)
         yield from kernel.losses(each, rows).split(models.shape[-2], 1)
-    elif len(requests) > 1 and name in ("choose", "gradient") and joins is not None:
+    elif len(requests) > 1 and name in ("choose", "gradient", "score") and joins is not None:
         samples = rows.y.numel() * joins.kernel.task.layout.shapes[0][0]  # outputs of a first layer
         needed = max(samples, len(rows.y) * models.shape[-1]) * models.element_size()
         copies = max(1, room(rows.y.device, JOINED_BYTES) // needed)
@@ -176,6 +176,8 @@ def answered(requests: list[Request], kernel: Kernel, joins: Joins | None) -> It
             some = [request.models for request in requests[begin : begin + copies]]
             if name == "gradient":
                 yield from joins.gradients(some, rows)
+            elif name == "score":
+                yield from joins.scores(some, rows)
             else:
                 ids = requests[0].ids if len(some) == len(requests) else None
                 yield from joins.choices(some, rows, ids)

@@ -29,6 +29,10 @@ from coterie.engine.kernels import kernel_for
 CHUNK_BYTES = 64 * 2**20
 LARGEST_CHUNK = 256
 FAR_LARGEST_CHUNK = 1024  # on another device than the CPU
+# On a machine of many cores a chunk may be as large as this for each of its threads, so that none
+# is idle. It was not measured.
+THREAD_BYTES = 8 * 2**20
+THREAD_CLIENTS = 16
 # Samples are kept on another device if they take at most this share of its free memory.
 FAR_SHARE = 0.5
 # Padding may take this share of a chunk's own samples, or as many numbers as this.
@@ -124,9 +128,15 @@ class Simulator:
 
     def usual_chunk(self) -> int:
         """How many clients are simulated at a time."""
-        largest = self.largest_chunk if self.device == CPU else FAR_LARGEST_CHUNK
+        largest = FAR_LARGEST_CHUNK
+        if self.device == CPU:
+            largest = max(self.largest_chunk, THREAD_CLIENTS * torch.get_num_threads())
         bytes_per_model = self.task.layout.size * self.task.layout.dtype.itemsize
-        return max(1, min(largest, room(self.device, CHUNK_BYTES) // bytes_per_model))
+        return max(1, min(largest, self._room(CHUNK_BYTES) // bytes_per_model))
+
+    def _room(self, usual: int) -> int:
+        """What a chunk may occupy: as much as usual, or more where there are many threads."""
+        return room(self.device, max(usual, THREAD_BYTES * torch.get_num_threads()))
 
     def notes(self) -> dict[str, Any]:
         """What else there is to say of the round that was; of a simulated one nothing."""
@@ -153,7 +163,7 @@ class Simulator:
         """The places of clients with so many samples in their list [m], chunk by chunk."""
         sizes, order = sizes.sort(stable=True)
         width = self.samples.x[0].numel()
-        most = room(self.device, self.chunk_data_bytes)
+        most = self._room(self.chunk_data_bytes)
         begin = held = 0  # where the chunk begins, and the samples of its clients
         for place, size in enumerate(sizes.tolist()):
             count, wide = place - begin, (place - begin + 1) * size
