@@ -285,3 +285,39 @@ def test_a_chunk_is_put_together_once_for_all_copies():
     assert one.cohort(ids, 0, (0,)).size.tolist() == [1, 3]
     assert [c.tolist() for c in one.chunks(ids)] == [[0, 2]]
     assert [c.tolist() for c in two.chunks(torch.tensor([1]))] == [[1]]
+
+
+def test_of_samples_beside_the_training_ones_nothing_is_kept(monkeypatch):
+    """They may be of the same clients: what is kept by a client's id is not of these samples."""
+    task, _ = problem("line", [1], 2)
+    train, test = (
+        Samples.of([(drawn.double(), torch.zeros(3).double()) for drawn in torch.randn(2, 3, 2)])
+        for _ in range(2)
+    )
+    shared = Shared()
+    copies = [InStep(train, task, shared=shared) for _ in range(2)]
+    tested = [copy.beside(test) for copy in copies]
+    asked = []
+    answer = lockstep.answered
+
+    def noting(requests, *rest):
+        asked.append([(each.name, each.ids, *each.rest) for each in requests])
+        return answer(requests, *rest)
+
+    monkeypatch.setattr(lockstep, "answered", noting)
+    models = torch.randn(2, 2, task.layout.size).double()
+
+    def work(j, simulators):
+        cohort = simulators[j].cohort(torch.arange(2), 0, (0,))
+        cohort.choose(models[j])
+        cohort.descend(models[j], lr=0.1, steps=2)
+
+    for simulators, known in ((copies, True), (tested, False)):
+        strands = Strands(copies[0].alone, 2)
+        strands.run([lambda j=j, s=simulators: work(j, s) for j in range(2)])
+        strands.close()
+        chosen, descended = asked[-2:]
+        assert [len(chosen), len(descended)] == [2, 2]
+        assert [ids is not None for _, ids in chosen] == [known] * 2
+        assert [descent.ids is not None for _, _, descent in descended] == [known] * 2
+    assert tested[0].cohort(torch.arange(2), 0, (0,))._rows.x.equal(test.rows(torch.arange(2)).x)

@@ -9,6 +9,7 @@ from torch import nn
 import coterie
 from coterie import cli
 from coterie.core.errors import CheckpointError, CoterieError, SettingError
+from coterie.data.federation import Samples
 from coterie.engine.joined import Joins
 from coterie.experiment.catalogue import planned, planned_again
 from coterie.experiment.grid import Grid
@@ -27,6 +28,21 @@ def digits():
     return coterie.load("rotated-digits", clients=8)
 
 
+@pytest.fixture(scope="module")
+def strangers():
+    """Rotated digits that are tested on clients of their own."""
+    federation, task = coterie.load("rotated-digits", clients=16)
+    parts = [federation.train.client(i) for i in range(16)]
+    apart = coterie.Federation(
+        Samples.of(parts[:8]),
+        test=Samples.of(parts[8:]),
+        cluster=federation.cluster[:8],
+        test_cluster=federation.cluster[8:],
+        unseen=True,
+    )
+    return apart, task
+
+
 WORK = {
     "gradients": ("mixture", coterie.IFCA(average="gradients", start="random"), {}),
     "batches": ("mixture", coterie.IFCA(average="gradients", batch=4), {}),
@@ -37,6 +53,13 @@ WORK = {
     "two layers": ("digits", coterie.IFCA(k=2, average="gradients"), {}),
     "fpfc": ("mixture", coterie.FPFC(steps=2), {"fraction": 0.5}),
     "memory of clients": ("digits", coterie.Ditto(steps=2), {}),
+    "judged by test data": (
+        "mixture",
+        coterie.IFCA(average="gradients"),
+        {"protocol": "test-loss"},
+    ),
+    "local, by test data": ("digits", coterie.Local(steps=2), {"protocol": "test-loss"}),
+    "unseen clients": ("strangers", coterie.IFCA(k=2, steps=2), {}),
 }
 
 
@@ -59,6 +82,8 @@ def test_each_copy_is_the_run_it_would_be_alone(name, request):
         torch.testing.assert_close(copy.models, alone.models, rtol=1e-4, atol=1e-5)
         assert copy.clusters.equal(alone.clusters)
         assert [r["sizes"] for r in copy.records] == [r["sizes"] for r in alone.records]
+        for mine, own in zip(copy.records, alone.records, strict=True):
+            assert mine["metrics"] == pytest.approx(own["metrics"], rel=1e-4)
         assert copy.bytes.parts == alone.bytes.parts
     assert not torch.equal(grid.copies[0].models, grid.copies[1].models)
 

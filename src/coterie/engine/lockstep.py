@@ -19,6 +19,7 @@ from torch import Tensor
 
 from coterie.core.cohort import Descent, Kernel, Rows, Seeds
 from coterie.core.devices import on, room
+from coterie.data.federation import Samples
 from coterie.engine.batched import Batched
 from coterie.engine.joined import Joins
 from coterie.engine.simulator import Simulator
@@ -189,9 +190,10 @@ def answered(requests: list[Request], kernel: Kernel, joins: Joins | None) -> It
 class Joined:
     """A kernel whose work waits for that of the other copies; alone it does it at once."""
 
-    def __init__(self, inner: Kernel, shared: Shared | None = None) -> None:
+    def __init__(self, inner: Kernel, shared: Shared | None = None, *, trains: bool = True) -> None:
         self.inner = inner
         self.shared = shared or Shared()
+        self.trains = trains  # whether these are the samples of clients that something is kept of
 
     def losses(self, models: Tensor, rows: Rows) -> Tensor:
         losses: Tensor = self._ask("losses", models, rows)
@@ -206,6 +208,8 @@ class Joined:
         return gradient
 
     def descend(self, start: Tensor, rows: Rows, descent: Descent) -> Tensor:
+        if not self.trains:
+            descent = descent._replace(ids=None)
         ends: Tensor = self._ask("descend", start, rows, descent)
         return ends
 
@@ -217,7 +221,7 @@ class Joined:
         if current.strand is None:
             return getattr(self.inner, name)(models, rows, *rest)
         whole = self.shared.rows is not None and self.shared.rows.x is rows.x
-        ids = self.shared.ids if whole else None
+        ids = self.shared.ids if whole and self.trains else None
         grad = torch.is_grad_enabled()
         return current.strand.ask(Request(name, models, rows, rest, ids, grad))
 
@@ -230,6 +234,7 @@ class Shared:
         self.chunks: list[Tensor] = []
         self.ids: Tensor | None = None  # [c] the clients of the last cohort
         self.rows: Rows | None = None
+        self.beside: Shared | None = None  # the same of the samples that models are tested on
 
 
 class InStep(Simulator):
@@ -239,11 +244,17 @@ class InStep(Simulator):
     chunk_data_bytes = 256 * 2**20
     largest_chunk = 1024
 
-    def __init__(self, *arguments: Any, shared: Shared, **settings: Any) -> None:
+    def __init__(
+        self, *arguments: Any, shared: Shared, trains: bool = True, **settings: Any
+    ) -> None:
         super().__init__(*arguments, **settings)
         self.alone = self.kernel
-        self.kernel = Joined(self.alone, shared)
+        self.kernel = Joined(self.alone, shared, trains=trains)
         self.shared = shared
+
+    def beside(self, samples: Samples, first: int = 0) -> Simulator:
+        shared = self.shared.beside = self.shared.beside or Shared()
+        return InStep(samples, first=first, shared=shared, trains=False, **self._common())
 
     def chunks(self, ids: Tensor) -> Iterator[Tensor]:
         shared = self.shared

@@ -121,6 +121,24 @@ class Simulator:
         self.kernel = kernel_for(task, samples.x.dim() - 1, self.device)
         self.chunk = chunk or self.usual_chunk()
 
+    def beside(self, samples: Samples, first: int = 0) -> Simulator:
+        """Other samples for the same task, such as those that models are tested on.
+
+        They are those of the same clients, or of clients numbered from `first` on.
+        """
+        return Simulator(samples, first=first, **self._common())
+
+    def _common(self) -> dict[str, Any]:
+        """What simulators of several samples in one run have in common."""
+        return {
+            "task": self.task,
+            "seed": self.seed,
+            "chunk": self.chunk,
+            "population": self.population,
+            "memory": self.memory,
+            "device": self.device,
+        }
+
     @property
     def ids(self) -> Tensor:
         """The ids of all clients."""

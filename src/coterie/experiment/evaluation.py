@@ -56,16 +56,7 @@ class Evaluator:
         self.protocol = resolved(protocol, federation)
         self.test = None
         if federation.test is not None:
-            self.test = Simulator(
-                federation.test,
-                train.task,
-                seed=train.seed,
-                chunk=train.chunk,
-                first=len(federation) if federation.unseen else 0,
-                population=len(federation),
-                memory=train.memory,
-                device=train.device,
-            )
+            self.test = train.beside(federation.test, len(federation) if federation.unseen else 0)
 
     def serve(self, state: tuple[Tensor, ...], simulator: Simulator) -> Serving:
         """Which model serves which client, judged by the data of `simulator`."""
