@@ -14,7 +14,7 @@ from coterie.core.task import Task
 from coterie.engine import race, sample_space
 from coterie.engine.moved import Moved, Origin, activations
 from coterie.engine.sample_space import Above, Batches, Course, Descending, even, taken
-from coterie.engine.stack import ELEMENTWISE, Slope, Stack
+from coterie.engine.stack import Slope, Stack, flat_layers
 from coterie.engine.terms import Terms
 
 # What the weights of clients that a thread works on at a time may occupy: more than this falls out
@@ -27,30 +27,6 @@ SHARED_BYTES = 8 * 2**20
 
 class Batched:
     """All clients of a chunk in batched matrix products; for stacks of linear layers."""
-
-    @staticmethod
-    def takes(module: nn.Module, sample_axes: int = 1) -> bool:
-        """Whether `module` is a plain stack: linear layers with activations between them.
-
-        It may begin by flattening, which it must for samples of more than one axis. Weights that
-        are frozen, shared or computed by hooks are not plain.
-        """
-        layers = flat_layers(module)
-        flattens = isinstance(layers[0], nn.Flatten)
-        if isinstance(layers[0], nn.Flatten):
-            flattens = layers[0].start_dim == 1 and layers[0].end_dim == -1
-            layers = layers[1:]
-        weights = list(module.named_parameters(remove_duplicate=False))
-        return (
-            bool(layers)
-            and (flattens or sample_axes == 1)
-            and type(layers[0]) is nn.Linear
-            and all(type(layer) in (nn.Linear, *ELEMENTWISE) for layer in layers)
-            and all(name.endswith(("weight", "bias")) and w.requires_grad for name, w in weights)
-            and len({id(weight) for _, weight in weights}) == len(weights)
-            and not any(hooked(part) for part in module.modules())
-            and not list(module.buffers())
-        )
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -360,18 +336,6 @@ def standing(gradient: Tensor, steps: list[int], step: int) -> Tensor:
     """Gradients [m, ...] that are zero for clients which have done their steps [m] and stand."""
     moves = torch.tensor([step < count for count in steps], device=gradient.device)
     return gradient * moves.view(-1, *(1 for _ in gradient.shape[1:]))
-
-
-def hooked(module: nn.Module) -> bool:
-    """Whether something is called before or after this layer, as weight normalisation is."""
-    return bool(module._forward_pre_hooks or module._forward_hooks)
-
-
-def flat_layers(module: nn.Module) -> list[nn.Module]:
-    """The layers of nested `Sequential` modules, in order; the module itself if it is none."""
-    if type(module) is not nn.Sequential:
-        return [module]
-    return [layer for child in module for layer in flat_layers(child)]
 
 
 def stacked(batches: list[Tensor]) -> Tensor:

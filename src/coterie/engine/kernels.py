@@ -9,6 +9,7 @@ from coterie.core.devices import CPU
 from coterie.core.task import Task
 from coterie.engine.batched import Batched
 from coterie.engine.per_client import PerClient
+from coterie.engine.stack import is_plain
 from coterie.engine.vmapped import Vmapped
 
 
@@ -17,6 +18,6 @@ def kernel_for(task: Task, sample_axes: int = 1, device: torch.device = CPU) -> 
 
     On a CPU one client after another is faster than many at once, but for stacks of linear layers.
     """
-    if Batched.takes(task.module, sample_axes):
+    if is_plain(task.module, sample_axes):
         return Batched(task)
     return PerClient(task) if device.type == "cpu" else Vmapped(task, device)

@@ -18,6 +18,42 @@ ELEMENTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.ELU, nn.SiLU, nn.LeakyR
 Slope = Callable[[Tensor], Tensor]  # outputs [m, c, n] -> derivative of the loss by them
 
 
+def is_plain(module: nn.Module, sample_axes: int = 1) -> bool:
+    """Whether `module` is a plain stack: linear layers with activations between them.
+
+    It may begin by flattening, which it must for samples of more than one axis. Weights that are
+    frozen, shared or computed by hooks are not plain.
+    """
+    layers = flat_layers(module)
+    flattens = isinstance(layers[0], nn.Flatten)
+    if isinstance(layers[0], nn.Flatten):
+        flattens = layers[0].start_dim == 1 and layers[0].end_dim == -1
+        layers = layers[1:]
+    weights = list(module.named_parameters(remove_duplicate=False))
+    return (
+        bool(layers)
+        and (flattens or sample_axes == 1)
+        and type(layers[0]) is nn.Linear
+        and all(type(layer) in (nn.Linear, *ELEMENTWISE) for layer in layers)
+        and all(name.endswith(("weight", "bias")) and w.requires_grad for name, w in weights)
+        and len({id(weight) for _, weight in weights}) == len(weights)
+        and not any(hooked(part) for part in module.modules())
+        and not list(module.buffers())
+    )
+
+
+def hooked(module: nn.Module) -> bool:
+    """Whether something is called before or after this layer, as weight normalisation is."""
+    return bool(module._forward_pre_hooks or module._forward_hooks)
+
+
+def flat_layers(module: nn.Module) -> list[nn.Module]:
+    """The layers of nested `Sequential` modules, in order; the module itself if it is none."""
+    if type(module) is not nn.Sequential:
+        return [module]
+    return [layer for child in module for layer in flat_layers(child)]
+
+
 class Stack:
     """Layers after a first linear one, which is left to the caller."""
 
