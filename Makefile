@@ -21,6 +21,7 @@ check: $(INSTALLED)  ## the full gate: format, lint, types, tests
 PEERS := $(patsubst benchmarks/requirements/%.txt,%,$(wildcard benchmarks/requirements/*.txt))
 
 bench: $(INSTALLED) $(PEERS:%=benchmarks/.venv/%/.installed)  ## speed and memory against peers
+	$(BIN)/coterie data get mnist
 	$(BIN)/python benchmarks/rounds.py --write
 
 # Each peer has an environment of its own; one that cannot be installed is left out of the tables.
