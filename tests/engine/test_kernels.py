@@ -314,13 +314,25 @@ def test_a_first_layer_that_is_not_treated_alike_is_formed(
     ],
 )
 def test_sample_space_is_where_it_takes_less(samples, work, there, monkeypatch):
+    assert chosen_way(samples, work, monkeypatch, shared=True) is there
+
+
+@pytest.mark.parametrize(("work", "there"), [({"steps": 1}, False), ({"steps": 10}, True)])
+def test_one_step_from_a_model_of_ones_own_is_made_on_the_weights(work, there, monkeypatch):
+    assert chosen_way(50, work, monkeypatch, shared=False) is there
+
+
+def chosen_way(samples, work, monkeypatch, *, shared):
+    """Whether a descent from shared models, or from one for each client, is in sample space."""
     asked = []
     right = sample_space.pays
     monkeypatch.setattr(sample_space, "pays", lambda *a: asked.append(right(*a)))
     task = Classification(nn.Sequential(nn.Linear(784, 20), nn.ReLU(), nn.Linear(20, 2)).double())
     start = torch.zeros(1, task.layout.size).double()
+    start = picked(start, torch.tensor([0])) if shared else start
     cohort(task, Batched, [samples], 784, 2, 0).descend(start, lr=0.1, **work)
-    assert asked == [there]
+    (way,) = asked
+    return way
 
 
 def pruned():

@@ -134,8 +134,8 @@ class Batched:
         return found
 
     def descend(self, start: Tensor, rows: Rows, descent: Descent) -> Tensor:
-        course = Course.of(descent, self.first_size)
-        if course is not None and sample_space.pays(rows, descent, course, self.width):
+        course, shared = Course.of(descent, self.first_size), as_picked(start) is not None
+        if course is not None and sample_space.pays(rows, descent, course, self.width, shared):
             return self._descend_in_sample_space(start, rows, descent, course)
         found = torch.empty(start.shape, dtype=start.dtype, device=start.device)
         for here, weights, some in self._blocks(start, rows):

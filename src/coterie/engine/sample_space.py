@@ -81,13 +81,16 @@ class Course(NamedTuple):
         return numbers(left, like), numbers(came, like) if self.pull else None
 
 
-def pays(rows: Rows, descent: Descent, course: Course, width: int) -> bool:
-    """Whether first layers of `width` outputs are better not formed."""
+def pays(rows: Rows, descent: Descent, course: Course, width: int, shared: bool) -> bool:
+    """Whether first layers of `width` outputs are better not formed.
+
+    Clients whose start is not `shared` have a model each, and where they end will be formed too.
+    """
     n, f, steps = rows.y.shape[1], rows.x[0, 0].numel(), max(descent.steps)
     batch = n if descent.batches is None else descent.batches[0].shape[1]
     seen = min(n, steps * batch)  # samples of a client
     products = 1 + course.learns + (course.learns and course.pull > 0)
-    work = products * seen * f * width
+    work = (products * seen + (0 if shared else WEIGHT_WORK)) * f * width
     if course.learns and steps > 1:
         # The inner products of samples count half, for those of many clients are kept.
         work += seen**2 * f // 2 + steps * seen * (batch + OUTPUT_WORK) * width
