@@ -29,6 +29,7 @@ from coterie.experiment.compare import markdown
 from coterie.models import mlp
 
 LR, STEPS, CLASSES, BATCH = 0.1, 10, 10, 10
+KINDS = torch.float32, torch.float64
 EVERY, LAST = 4, 40  # along a run: both take a turn in every 4th round of 40
 
 
@@ -127,13 +128,16 @@ def measured(setting: Setting, repeats: int) -> list[str]:
         simulator.kernel = noting.inner
     batches = [noting.batches[i] for i in range(clients)] if batch else None
 
-    def loop(kind: torch.dtype) -> Callable[[], Tensor]:
-        networks, local = [build().to(kind) for _ in range(k)], build().to(kind)
+    def loaded(networks: list[nn.Module]) -> list[nn.Module]:
+        for network, model in zip(networks, state.models, strict=True):
+            network.load_state_dict(task.layout.unflatten(model))
+        return networks
+
+    def loop(kind: torch.dtype, networks: list[nn.Module]) -> Callable[[], Tensor]:
+        local = build().to(kind)
         pairs = [(x.to(kind), y) for x, y in map(data.client, range(clients))]
 
         def theirs() -> Tensor:
-            for network, model in zip(networks, state.models, strict=True):
-                network.load_state_dict(task.layout.unflatten(model))
             states = plain_loop.ifca_round(
                 networks, pairs, local, lr=LR, steps=STEPS, counter=counter, batches=batches
             )
@@ -144,10 +148,12 @@ def measured(setting: Setting, repeats: int) -> list[str]:
     def ours() -> Tensor:
         return ifca.round(state, simulator.at("round", 0))[0].models
 
-    exact, theirs = loop(torch.float64)(), loop(torch.float32)
+    single, double = ([build().to(kind) for _ in range(k)] for kind in KINDS)
+    theirs, exact = loop(KINDS[0], single), loop(KINDS[1], loaded(double))()
     seconds: dict[Callable[[], Tensor], list[float]] = {ours: [], theirs: []}
     ends, off = {}, []
     for turn in range(repeats + 1):
+        loaded(single)
         for contender, spent in seconds.items():
             began = time.perf_counter()
             ends[contender] = contender()

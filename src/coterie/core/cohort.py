@@ -43,6 +43,12 @@ class Rows(NamedTuple):
         size = torch.full_like(self.size, place.shape[1])
         return Rows(self.x[client, place], self.y[client, place], size)
 
+    def blocks(self, size: int) -> Iterator[tuple[slice, Rows]]:
+        """So many clients at a time: which they are, and their rows."""
+        for begin in range(0, len(self.y), size):
+            here = slice(begin, begin + size)
+            yield here, Rows(*(part[here] for part in self))
+
 
 class Seeds(Protocol):
     """A seed for each client of a cohort."""

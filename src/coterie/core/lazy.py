@@ -154,6 +154,12 @@ def as_picked(models: Tensor) -> Picked | None:
     return None
 
 
+def rows_of(models: Tensor, here: slice) -> Tensor:
+    """The models of some clients; of those that are picked out of others no more are formed."""
+    pick = as_picked(models)
+    return dense(models)[here] if pick is None else pick.models[pick.index[here]]
+
+
 def moved(value: Any, device: torch.device) -> Any:
     """A tensor on a device; anything else as it is.
 

@@ -9,11 +9,12 @@ from torch import Tensor, nn
 
 from coterie.core.cohort import Descent, Rows, Seeds, finite
 from coterie.core.devices import in_caches, room
-from coterie.core.lazy import Lazy, Picked, as_picked, dense, picked
+from coterie.core.lazy import Lazy, Picked, picked, rows_of
 from coterie.core.task import Task
 from coterie.engine import race, sample_space
+from coterie.engine.batches import Batches, standing
 from coterie.engine.moved import Moved, Origin, activations
-from coterie.engine.sample_space import Above, Batches, Course, Descending, even, taken
+from coterie.engine.sample_space import Above, Course, Descending, even, taken
 from coterie.engine.stack import Slope, Stack, flat_layers
 from coterie.engine.terms import Terms
 
@@ -134,9 +135,11 @@ class Batched:
         return found
 
     def descend(self, start: Tensor, rows: Rows, descent: Descent) -> Tensor:
-        course, shared = Course.of(descent, self.first_size), as_picked(start) is not None
-        if course is not None and sample_space.pays(rows, descent, course, self.width, shared):
-            return self._descend_in_sample_space(start, rows, descent, course)
+        course, begin = Course.of(descent, self.first_size), Origin(start)
+        if course is not None and sample_space.pays(
+            rows, descent, course, self.width, begin.shared
+        ):
+            return self._descend_in_sample_space(begin, rows, descent, course)
         found = torch.empty(start.shape, dtype=start.dtype, device=start.device)
         for here, weights, some in self._blocks(start, rows):
             ends = self._descend(weights, some, descent.of(here))
@@ -148,36 +151,31 @@ class Batched:
 
         Gives which they are, their weights layer by layer, and their rows.
         """
-        shared = as_picked(models)
         most = in_caches(models.device, WEIGHT_BYTES) // (models.shape[1] * models.element_size())
-        block = even(len(models), most)
-        for begin in range(0, len(models), block):
-            here = slice(begin, begin + block)
-            own = dense(models)[here] if shared is None else shared.models[shared.index[here]]
-            yield here, self._split(own), Rows(*(part[here] for part in rows))
+        for here, some in rows.blocks(even(len(models), most)):
+            yield here, self._split(rows_of(models, here)), some
 
     def _descend_in_sample_space(
-        self, start: Tensor, rows: Rows, descent: Descent, course: Course
+        self, begin: Origin, rows: Rows, descent: Descent, course: Course
     ) -> Tensor:
         """Descent that carries first-layer outputs along in place of that layer's weights."""
-        begin, batches, ids = Origin(start), None, descent.ids
-        activations = begin.activations
-        if descent.batches is not None:
-            drawn = stacked(descent.batches).to(rows.y.device)  # [m, steps, b]
-            batches = Batches.of(drawn, self.task.layout.dtype)
-            if drawn[0].numel() < rows.y.shape[1]:
-                # Samples that no step sees are left out: the columns are the steps' own, in order.
-                place = batches.place.flatten(1)
-                if activations is not None:
-                    activations = taken(activations, place)
-                rows, ids = rows.at(place), None
-                place = torch.arange(place.shape[1], device=place.device).view(drawn[0].shape)
-                batches = batches._replace(place=place.expand_as(drawn))
+        activations, ids = begin.activations, descent.ids
+        batches = Batches.of(descent, self.task.layout.dtype, rows.y.device)
+        if batches is not None and batches.place[0].numel() < rows.y.shape[1]:
+            # Samples that no step sees are left out: the columns are the steps' own, in order.
+            place = batches.place.flatten(1)
+            if activations is not None:
+                activations = taken(activations, place)
+            rows, ids = rows.at(place), None
+            place = torch.arange(place.shape[1], device=place.device)
+            place = place.view(batches.place.shape[1:]).expand_as(batches.place)
+            batches = batches._replace(place=place)
         x = rows.x.flatten(2)
         z = self._first_outputs(begin, x) if activations is None else activations
-        anchor, beside = None, None  # where the pull leads to, and what it makes of the samples
-        if course.pull and course.learns and descent.anchor is not None:
-            anchor = Origin(descent.anchor)
+        anchor = None if descent.anchor is None else Origin(descent.anchor)
+        step_above = self._above(descent, anchor)
+        beside = None  # what the anchor of the first layer makes of the samples
+        if anchor is not None and course.pull and course.learns:
             beside = z if anchor.is_that_of(begin) else self._first_outputs(anchor, x)
         upper = [layer[begin.index] for layer in self._layers(begin.models)[2]]
         moved = Descending(
@@ -186,10 +184,13 @@ class Batched:
             batches,
             self._slopes_of(rows, batches),
             lambda here: self._gram(x[here], None if ids is None else ids[here]),
-            self._above(descent),
-        ).from_outputs(z, beside, upper, self.stack)
+            self.stack,
+            step_above,
+        ).from_outputs(z, beside, upper)
         left, came = course.shares(descent.steps, z)
-        origins = [(begin, left)] if anchor is None else [(begin, left), (anchor, came)]
+        origins = [(begin, left)]
+        if anchor is not None and came is not None:
+            origins.append((anchor, came))
         bias = [self._bias(origins, moved)] if self.has_bias else []
         ends = [end.flatten(1) for end in (*bias, *upper)]
         rest = torch.cat(ends, 1) if ends else z.new_empty(len(z), 0)
@@ -227,10 +228,9 @@ class Batched:
             rows.y[here].gather(1, place[here, step]), weights[here, step]
         )
 
-    def _above(self, descent: Descent) -> Above:
+    def _above(self, descent: Descent, anchor: Origin | None) -> Above:
         """How the weights above the first layer change in a step."""
         names = self.task.layout.names[1 + self.has_bias :]
-        anchor = None if descent.anchor is None else Origin(descent.anchor)
         terms = Terms(
             self.task.layout,
             descent._replace(anchor=None if anchor is None else anchor.models),
@@ -255,9 +255,7 @@ class Batched:
         """Descent on the weights themselves."""
         dtype, device = self.task.layout.dtype, rows.y.device
         equal = len(set(descent.steps)) == 1
-        weight, batches = rows.weights(dtype), None
-        if descent.batches is not None:
-            batches = Batches.of(stacked(descent.batches).to(device), dtype)
+        weight, batches = rows.weights(dtype), Batches.of(descent, dtype, device)
         x, y = rows.x, rows.y
         now = [piece.clone() for piece in weights]
         terms = Terms(self.task.layout, descent)
@@ -330,14 +328,3 @@ def put(z: list[Tensor], index: Tensor, out: Tensor) -> None:
         here = slice(begin, begin := begin + block.shape[2])
         best = index[here]
         out[here] = block[best, :, torch.arange(len(best), device=best.device)]
-
-
-def standing(gradient: Tensor, steps: list[int], step: int) -> Tensor:
-    """Gradients [m, ...] that are zero for clients which have done their steps [m] and stand."""
-    moves = torch.tensor([step < count for count in steps], device=gradient.device)
-    return gradient * moves.view(-1, *(1 for _ in gradient.shape[1:]))
-
-
-def stacked(batches: list[Tensor]) -> Tensor:
-    """Mini-batches of clients with different numbers of steps as one tensor [m, steps, b]."""
-    return nn.utils.rnn.pad_sequence(batches, batch_first=True, padding_value=-1)

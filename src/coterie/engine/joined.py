@@ -190,10 +190,7 @@ class Joins:
         """Clients that have one of each lot of models [J, k, d], as many as the cache holds."""
         copies, _, d = models.shape
         most = in_caches(models.device, WEIGHT_BYTES) // (copies * d * models.element_size())
-        block = even(len(rows.y), most)
-        for begin in range(0, len(rows.y), block):
-            here = slice(begin, begin + block)
-            yield here, Rows(*(part[here] for part in rows))
+        return rows.blocks(even(len(rows.y), most))
 
     def _under_own(self, models: Tensor, index: Tensor, rows: Rows, out: Tensor) -> Tensor:
         """Mean losses [m, J] of networks of one layer, each client having J of its own.

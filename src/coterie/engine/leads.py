@@ -86,8 +86,7 @@ def stretch(rows: Rows, bias: bool) -> Tensor:
     needed = max(n * width, narrow**2) * rows.x.element_size()
     found = []
     block = max(1, room(rows.x.device, SHARED_BYTES) // needed)
-    for begin in range(0, len(rows.y), block):
-        part = Rows(*(each[begin : begin + block] for each in rows))
+    for _, part in rows.blocks(block):
         x = part.x.flatten(2) * part.inside[:, :, None]
         if bias:
             x = torch.cat([x, part.inside[:, :, None].to(x.dtype)], 2)

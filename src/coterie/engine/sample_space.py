@@ -26,9 +26,10 @@ from torch import Tensor
 
 from coterie.core.cohort import Descent, Rows
 from coterie.core.devices import in_caches
+from coterie.engine.batches import Batches
 from coterie.engine.stack import Scratch, Slope, Stack
 
-# What the outputs that a thread works on may occupy: half to four times as much is as fast.
+# What the outputs that a thread works on may occupy: half to twice as much is about as fast.
 BLOCK_BYTES = 2 * 2**20
 # What the products X X' of clients may occupy that are kept from one round to the next, and how
 # many multiplications make one worth keeping: a small one is sooner worked out than looked up.
@@ -97,20 +98,6 @@ def pays(rows: Rows, descent: Descent, course: Course, width: int, shared: bool)
     return work < steps * f * width * (2 * batch + WEIGHT_WORK)
 
 
-class Batches(NamedTuple):
-    """The samples of every step, as columns of the outputs."""
-
-    place: Tensor  # [m, steps, b] the columns, any for a sample that is not there
-    weight: Tensor  # [m, steps, b] what each counts in its client's mean
-
-    @classmethod
-    def of(cls, rows: Tensor, dtype: torch.dtype) -> Batches:
-        """From the rows [m, steps, b] of each step, -1 for none."""
-        there = rows >= 0
-        count = there.sum(2, keepdim=True).clamp_min(1)
-        return cls(rows.clamp_min(0), there.to(dtype) / count)
-
-
 def taken(values: Tensor, place: Tensor) -> Tensor:
     """The columns `place` [m, b] of values [m, h, n]."""
     return values.gather(2, spread(place, values.shape[1]))
@@ -160,11 +147,10 @@ class Descending(NamedTuple):
     batches: Batches | None  # None: all samples in every step
     slope: Callable[[slice, int], Slope]  # the derivative of some clients' losses in a step
     gram: Callable[[slice], Tensor]  # X X' of some clients, + 1 if there is a bias
-    step_above: Above  # changes weights above the first layer in place
+    stack: Stack  # the layers above the first
+    step_above: Above  # changes the weights of these in place
 
-    def from_outputs(
-        self, z: Tensor, anchor: Tensor | None, upper: list[Tensor], stack: Stack
-    ) -> Tensor | None:
+    def from_outputs(self, z: Tensor, anchor: Tensor | None, upper: list[Tensor]) -> Tensor | None:
         """Descend from first-layer outputs z [m, h, n]; those of the anchor attract, if any.
 
         The `upper` weights are changed in place. Gives - lr S [m, h, n]; None if nothing of it
@@ -176,7 +162,7 @@ class Descending(NamedTuple):
         scratch = Scratch()
         for begin in range(0, len(z), block):
             here = slice(begin, begin + block)
-            self._some(here, z, anchor, [weight[here] for weight in upper], moved, stack, scratch)
+            self._some(here, z, anchor, [weight[here] for weight in upper], moved, scratch)
         return moved
 
     def _some(
@@ -186,7 +172,6 @@ class Descending(NamedTuple):
         anchor: Tensor | None,
         upper: list[Tensor],
         moved: Tensor | None,
-        stack: Stack,
         scratch: Scratch,
     ) -> None:
         """The descent of some clients; where they come to is put into `upper` and `moved`."""
@@ -198,7 +183,7 @@ class Descending(NamedTuple):
         for step in range(last + 1):
             place = None if self.batches is None else self.batches.place[here, step]
             outputs = now if place is None else taken(now, place)
-            first, others = stack.gradients(outputs, upper, self.slope(here, step), scratch)
+            first, others = self.stack.gradients(outputs, upper, self.slope(here, step), scratch)
             self.step_above(here, upper, others, step)
             if moved is None:
                 continue
@@ -210,7 +195,7 @@ class Descending(NamedTuple):
             else:
                 total.scatter_add_(2, spread(place, len(first[0])), first)
             if gram is not None and step < last:  # nobody looks at where the last step leads
-                reach = gram if place is None else rows_of(gram, place)
+                reach = gram if place is None else gram_rows(gram, place)
                 now.baddbmm_(first, reach, beta=course.kept, alpha=-course.lr)
                 if anchor is not None:
                     now.add_(anchor[here], alpha=course.lr * course.pull)
@@ -231,7 +216,7 @@ def numbers(values: list[float], like: Tensor) -> Tensor:
     return torch.tensor(values, dtype=like.dtype, device=like.device)
 
 
-def rows_of(grams: Tensor, place: Tensor) -> Tensor:
+def gram_rows(grams: Tensor, place: Tensor) -> Tensor:
     """The rows `place` [m, b] of matrices [m, n, n]."""
     n = grams.shape[1]
     row = place + n * torch.arange(len(place), device=place.device)[:, None]

@@ -20,9 +20,9 @@ from coterie.core.cohort import Descent, Rows, Seeds, finite
 from coterie.core.devices import CPU, FAR_BYTES
 from coterie.core.errors import DataError
 from coterie.core.layout import keeps_statistics
-from coterie.core.lazy import as_picked, dense, picked
+from coterie.core.lazy import as_picked, dense, picked, rows_of
 from coterie.core.task import Task
-from coterie.engine.batched import stacked
+from coterie.engine.batches import Batches, standing
 from coterie.engine.per_client import PerClient, slopes, training
 from coterie.engine.terms import Terms
 
@@ -190,25 +190,20 @@ class Vmapped:
         return slopes(loss, trained)
 
     def _descend(self, start: Tensor, rows: Rows, descent: Descent) -> Tensor:
-        layout, device = self.task.layout, rows.y.device
+        layout = self.task.layout
         trained, carried = self._open(start)
-        client = torch.arange(len(rows.y), device=device)[:, None]
-        steps = torch.tensor(descent.steps, device=device)
-        batches = None if descent.batches is None else stacked(descent.batches).to(device)
+        batches = Batches.of(descent, layout.dtype, rows.y.device)
         x, y, weight = rows.x, rows.y, rows.weights(layout.dtype)
         terms = Terms(layout, descent)
         for step in range(max(descent.steps)):
             if batches is not None:
-                row = batches[:, step]  # [b, batch]
-                chosen = row >= 0
-                weight = chosen / chosen.sum(1, keepdim=True).clamp_min(1).to(layout.dtype)
-                x, y = rows.x[client, row.clamp_min(0)], rows.y[client, row.clamp_min(0)]
+                weight = batches.weight[:, step]
+                x, y, _ = rows.at(batches.place[:, step])
             found = self._slopes(trained, carried, x, y, weight)
-            going = step < steps  # clients with fewer steps have finished and stand still
             with torch.no_grad():
                 for (name, now), slope in zip(trained.items(), found, strict=True):
                     slope = terms.with_gradient(name, slope, now)
-                    now -= descent.lr * slope * going.view(-1, *(1 for _ in now.shape[1:]))
+                    now -= descent.lr * standing(slope, descent.steps, step)
         return flat([*trained.values(), *carried.values()]).to(start.dtype)
 
 
@@ -216,15 +211,7 @@ def blocks_of(rows: Rows) -> Iterator[tuple[slice, Rows]]:
     """As many clients at a time as there is room for: which they are, and their rows."""
     bytes_of_one = max(1, rows.x[0].numel() * rows.x.element_size())
     block = max(1, SAMPLE_BYTES // bytes_of_one)
-    for begin in range(0, len(rows.y), block):
-        here = slice(begin, begin + block)
-        yield here, Rows(*(part[here] for part in rows))
-
-
-def rows_of(models: Tensor, here: slice) -> Tensor:
-    """The models of some clients; of those that are picked out of others no more are formed."""
-    pick = as_picked(models)
-    return dense(models)[here] if pick is None else pick.models[pick.index[here]]
+    return rows.blocks(block)
 
 
 def flat(tensors: list[Tensor]) -> Tensor:
