@@ -1,15 +1,19 @@
 """Seconds per round against the plain loop: IFCA, mini-batches, a small convolutional network.
 
 The two take turns in one process on the same data; steps are counted and weights compared, with
-each other and with the loop in double precision. How long a choice takes depends on how different
-the k models are, so IFCA is measured on rotated MNIST: along its first rounds, again and again
-before the first, and again and again after some.
+each other and with the loop in double precision. The process is started several times, for the
+loop is up to a third faster in one than in another, by how its memory happens to lie. How long a
+choice takes depends on how different the k models are, so IFCA is measured on rotated MNIST: along
+its first rounds, again and again before the first, and again and again after some.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,6 +35,8 @@ from coterie.models import mlp
 LR, STEPS, CLASSES, BATCH = 0.1, 10, 10, 10
 KINDS = torch.float32, torch.float64
 EVERY, LAST = 4, 40  # along a run: both take a turn in every 4th round of 40
+SIZES = (400, 50), (200, 100), (100, 200)
+IMAGES = 20, 50  # clients of the convolutional network, and their samples
 
 
 def small_cnn() -> nn.Module:
@@ -55,7 +61,6 @@ def perceptron() -> nn.Module:
 class Setting(NamedTuple):
     """What both contenders are given."""
 
-    name: str
     build: Callable[[], nn.Module]
     data: Samples
     models: Tensor  # [k, d]
@@ -75,13 +80,18 @@ def in_a_run(clients: int, samples: int, rounds: int) -> Setting:
         models = coterie.simulate(
             replace(ifca, start="farthest"), federation, task, rounds=rounds
         ).models
-    return Setting(f"IFCA, k = 4, after {rounds} rounds", perceptron, data, models)
+    return Setting(perceptron, data, models)
 
 
 def along_a_run(clients: int, samples: int) -> Setting:
     """IFCA on rotated MNIST, k = 4, from random models on."""
+    return in_a_run(clients, samples, 0)._replace(along=True)
+
+
+def in_mini_batches(clients: int, samples: int) -> Setting:
+    """FedAvg on the same data."""
     start = in_a_run(clients, samples, 0)
-    return start._replace(name=f"IFCA, k = 4, along its first {LAST} rounds", along=True)
+    return start._replace(models=start.models[:1], batch=BATCH)
 
 
 def of_images(clients: int, samples: int) -> Setting:
@@ -91,7 +101,16 @@ def of_images(clients: int, samples: int) -> Setting:
     y = torch.randint(CLASSES, (clients * samples,), generator=generator)
     data = Samples(x, y, torch.arange(clients + 1) * samples)
     models = Classification(small_cnn()).draw(generator)[None]
-    return Setting("FedAvg, CNN of two convolutions", small_cnn, data, models)
+    return Setting(small_cnn, data, models)
+
+
+SETTINGS: dict[str, Callable[[int, int], Setting]] = {
+    f"IFCA, k = 4, along its first {LAST} rounds": along_a_run,
+    "IFCA, k = 4, before its first round": lambda m, n: in_a_run(m, n, 0),
+    "IFCA, k = 4, after 20 rounds": lambda m, n: in_a_run(m, n, 20),
+    f"FedAvg, {STEPS} mini-batches of {BATCH}": in_mini_batches,
+    "FedAvg, CNN of two convolutions": of_images,
+}
 
 
 class Noting:
@@ -114,9 +133,23 @@ def apart(found: Tensor, exact: Tensor) -> float:
     return float((found - exact).abs().max() / exact.abs().max())
 
 
-def measured(setting: Setting, repeats: int) -> list[str]:
-    """One line of the table; k = 1 is FedAvg."""
-    name, build, data, models, along, batch = setting
+class Start(NamedTuple):
+    """What one process found: the seconds of both in every turn, and how far they are off."""
+
+    ours: list[float]
+    loop: list[float]
+    ours_off: float  # from double precision
+    loop_off: float
+
+    @property
+    def ratio(self) -> float:
+        """Turn by turn, for the machine may be slower in one than in another."""
+        return statistics.median(b / a for a, b in zip(self.ours, self.loop, strict=True))
+
+
+def measured(setting: Setting, repeats: int) -> Start:
+    """Both in turns; k = 1 is FedAvg."""
+    build, data, models, along, batch = setting
     k, clients, task = len(models), len(data), Classification(build())
     simulator = Simulator(data, task)
     ifca = IFCA(k=k, lr=LR, steps=STEPS, batch=batch)
@@ -151,7 +184,7 @@ def measured(setting: Setting, repeats: int) -> list[str]:
     single, double = ([build().to(kind) for _ in range(k)] for kind in KINDS)
     theirs, exact = loop(KINDS[0], single), loop(KINDS[1], loaded(double))()
     seconds: dict[Callable[[], Tensor], list[float]] = {ours: [], theirs: []}
-    ends, off = {}, []
+    ends, off = {}, []  # how far off they are at the end of the first turn
     for turn in range(repeats + 1):
         loaded(single)
         for contender, spent in seconds.items():
@@ -159,45 +192,58 @@ def measured(setting: Setting, repeats: int) -> list[str]:
             ends[contender] = contender()
             if turn:  # the first turn of each is not counted
                 spent.append(time.perf_counter() - began)
-        off = off or [f"{apart(ends[contender], exact):.0e}" for contender in (theirs, ours)]
+        off = off or [apart(ends[contender], exact) for contender in (ours, theirs)]
         difference = apart(ends[ours], ends[theirs])
         assert difference < 1e-3, f"the weights differ by {difference:.2g}"
         for number in range(EVERY if along and turn else 0):
             state, _ = ifca.round(state, simulator.at("round", number))
     assert counter.steps == (repeats + 2) * clients * STEPS, "the loop left out gradient steps"
-    mine, plain = (statistics.median(spent) for spent in seconds.values())
-    # Turn by turn, for the machine may be slower in one than in another.
-    ratio = statistics.median(b / a for a, b in zip(*seconds.values(), strict=True))
-    return [
-        name,
-        f"{clients} x {int(data.sizes[0])}",
-        f"{plain:.2f}",
-        f"{mine:.2f}",
-        f"{ratio:.1f}",
-        *off,
-    ]
+    return Start(*seconds.values(), *off)
 
 
 def table(options: argparse.Namespace) -> str:
     """The table of ratios to the plain loop."""
-    torch.set_num_threads(options.threads)
-    small = 10 if options.quick else 1
-    sizes = [(400, 50), (200, 100), (100, 200)]
-    work = [along_a_run(m // small, n) for m, n in sizes]
-    work += [in_a_run(m // small, n, rounds) for rounds in (0, 20) for m, n in sizes]
-    for m, n in sizes:
-        start = in_a_run(m // small, n, 0)
-        name = f"FedAvg, {STEPS} mini-batches of {BATCH}"
-        work.append(start._replace(name=name, models=start.models[:1], batch=BATCH))
-    work.append(of_images(20 // small, 50))
-    rows = []
-    for setting in work:
-        turns = LAST // EVERY if setting.along else options.repeats
-        rows.append(measured(setting, 1 if options.quick else turns))
-    head = ["method", "clients x samples", "plain loop, s", "coterie, s", "ratio"]
+    small, starts = (10, 1) if options.quick else (1, options.turns)
+    work = [
+        (name, m // small, n)
+        for name, build in SETTINGS.items()
+        for m, n in ([IMAGES] if build is of_images else SIZES)
+    ]
+    found: dict[tuple[str, int, int], list[Start]] = {line: [] for line in work}
+    for start in range(starts):  # in turns, as the peers
+        for name, m, n in work:
+            print(f"{name}, {m} x {n}, start {start + 1} ...", file=sys.stderr, flush=True)
+            turns = LAST // EVERY if SETTINGS[name] is along_a_run else options.repeats
+            turns = 1 if options.quick else turns
+            command = [sys.executable, __file__, name, *map(str, (m, n, turns, options.threads))]
+            done = subprocess.run(
+                command, env=options.environment, stdout=subprocess.PIPE, text=True, check=True
+            )
+            found[name, m, n].append(Start(*json.loads(done.stdout)))
+    rows = [
+        [
+            name,
+            f"{m} x {n}",
+            f"{statistics.median(t for one in every for t in one.loop):.2f}",
+            f"{statistics.median(t for one in every for t in one.ours):.2f}",
+            f"{statistics.median(one.ratio for one in every):.1f}",
+            ", ".join(f"{one.ratio:.1f}" for one in every),
+            f"{max(one.loop_off for one in every):.0e}",
+            f"{max(one.ours_off for one in every):.0e}",
+        ]
+        for (name, m, n), every in found.items()
+    ]
+    head = ["method", "clients x samples", "plain loop, s", "coterie, s", "ratio", "of each start"]
     head += ["the loop is off by", "coterie is off by"]
     title = (
-        f"Against the plain loop, in one process, {STEPS} steps on all samples unless it says "
-        "otherwise, medians; off from double precision"
+        f"Against the plain loop, in one process that is started {starts} times, {STEPS} steps on "
+        "all samples unless it says otherwise, medians; off from double precision"
     )
     return f"{title}:\n\n{markdown(head, rows)}"
+
+
+if __name__ == "__main__":
+    name, *numbers = sys.argv[1:]
+    m, n, turns, threads = map(int, numbers)
+    torch.set_num_threads(threads)
+    print(json.dumps(measured(SETTINGS[name](m, n), turns)))

@@ -82,7 +82,7 @@ def test_batched_equals_per_client_for_any_shape_and_work(
 
 @settings(max_examples=40, deadline=None)
 @given(
-    sizes=st.lists(st.integers(1, 15), min_size=1, max_size=5),
+    sizes=st.lists(st.integers(1, 15), min_size=1, max_size=20),
     features=st.integers(1, 20),
     k=st.integers(1, 4),
     bias=st.booleans(),

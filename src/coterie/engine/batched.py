@@ -24,6 +24,7 @@ WEIGHT_BYTES = 4 * 2**20
 # What the first layer's outputs of a block of clients under k shared models may occupy; from an
 # eighth to four times as much is as fast.
 SHARED_BYTES = 8 * 2**20
+JUDGES = 8  # clients, or a few more, by whom a race is judged to be close
 
 
 class Batched:
@@ -40,7 +41,7 @@ class Batched:
 
     def losses(self, models: Tensor, rows: Rows) -> Tensor:
         if models.dim() == 2:
-            return torch.cat([losses for _, losses in self._under(models, rows)])
+            return torch.cat([losses for _, _, losses in self._under(models, rows)])
         mask = rows.weights(models.dtype)
         each = [
             self.task.losses(self._outputs(self._split(own), rows.x), rows.y)
@@ -51,25 +52,46 @@ class Batched:
     def choose(self, models: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
         if len(models) == 1:
             return (only := torch.zeros_like(rows.size)), picked(models, only)
-        n = rows.y.shape[1]
-        cut = race.first_lap(n) if self.task.losses_at_least_zero else 0
-        lap = Rows(rows.x[:, :cut], rows.y[:, :cut], rows.size.clamp_max(cut))
-        rest = Rows(rows.x[:, cut:], rows.y[:, cut:], rows.size - lap.size)
-        z = models.new_empty(len(rows.y), self._layers(models)[0].shape[1], n)
-        early, losses = self._runs(models, lap, rows.size) if cut else ([], None)
-        if losses is None or race.is_close(losses, cut / n):
-            # Nobody can be left behind: all models see all samples.
-            late, more = self._runs(models, rest, rows.size)
-            index = finite(more if losses is None else losses + more).argmin(1)
-            put(late, index, z[:, :, cut:])
+        samples = rows.y.shape[1]
+        z = models.new_empty(len(rows.y), self._layers(models)[0].shape[1], samples)
+        cut = race.first_lap(samples) if self.task.losses_at_least_zero else 0
+        if cut and not self._is_close(models, rows, cut):
+            index = self._raced(models, rows, cut, z)
         else:
-            index = race.finished(
-                finite(losses),
-                z[:, :, cut:],
-                lambda clients, j, out: self._finish(models, j, rest, clients, rows.size, out),
-            )
-        put(early, index, z[:, :, :cut])
+            index = self._compared(models, rows, z)
         return index, Lazy(Picked(models, index, z))
+
+    def _compared(self, models: Tensor, rows: Rows, out: Tensor) -> Tensor:
+        """The best model [m] of each client, all seeing all samples.
+
+        What its first layer makes of them is put into `out` [m, h, n].
+        """
+        index = torch.empty_like(rows.size)
+        for here, z, losses in self._under(models, rows):
+            index[here] = finite(losses).argmin(1)
+            out[here] = of_chosen(z, index[here])
+        return index
+
+    def _raced(self, models: Tensor, rows: Rows, cut: int, out: Tensor) -> Tensor:
+        """The same by a race, all models seeing the first `cut` samples."""
+        lap, rest = rows.between(0, cut), rows.between(cut, rows.y.shape[1])
+        blocks = list(self._under(models, lap, rows.size))
+        index = race.finished(
+            finite(torch.cat([losses for _, _, losses in blocks])),
+            out[:, :, cut:],
+            lambda clients, j, room: self._finish(models, j, rest, clients, rows.size, room),
+        )
+        for here, z, _ in blocks:
+            out[here, :, :cut] = of_chosen(z, index[here])
+        return index
+
+    def _is_close(self, models: Tensor, rows: Rows, cut: int) -> bool:
+        """Whether few models would be left behind after `cut` samples, by some of the clients."""
+        every = -(-len(rows.y) // JUDGES)
+        some = Rows(*(part[::every] for part in rows))
+        blocks = self._under(models, some.between(0, cut), some.size)
+        losses = torch.cat([losses for _, _, losses in blocks])
+        return race.is_close(losses, cut / rows.y.shape[1])
 
     def _finish(
         self, models: Tensor, index: Tensor, rows: Rows, clients: Tensor, count: Tensor, out: Tensor
@@ -90,34 +112,29 @@ class Batched:
             losses.append((self.task.losses(output, rows.y[i]) * mask).sum(1))
         return torch.cat(losses)
 
-    def _runs(self, models: Tensor, rows: Rows, count: Tensor) -> tuple[list[Tensor], Tensor]:
-        """All blocks of `_under`: the outputs of each, and the losses of everybody [m, k]."""
-        blocks = list(self._under(models, rows, count))
-        return [z for z, _ in blocks], torch.cat([losses for _, losses in blocks])
-
     def _under(
         self, models: Tensor, rows: Rows, count: Tensor | None = None
-    ) -> Iterator[tuple[Tensor, Tensor]]:
+    ) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """The clients under shared models [k, d], a block of clients at a time.
 
-        Gives the first layer's outputs [k, h, b, n] and the mean losses [b, k]: all rows of the
-        block and all models are one long product. The mean is over `count` [m] samples if these are
-        only some of them.
+        Gives which they are, the first layer's outputs [k, h, b, n] and the mean losses [b, k]: all
+        rows of the block and all models are one long product. The mean is over `count` [m] samples
+        if these are only some of them.
         """
         first, bias, upper = self._layers(models)
         k, h, n = len(models), first.shape[1], rows.y.shape[1]
+        count = rows.size if count is None else count
         room_here = room(models.device, SHARED_BYTES)
         block = max(1, room_here // (k * h * n * models.element_size()))
-        parts = (*rows, rows.size if count is None else count)
-        for x, y, size, whole in zip(*(part.split(block) for part in parts), strict=True):
-            samples = x.flatten(0, 1).flatten(1)
+        for here, some in rows.blocks(block):
+            samples, y = some.x.flatten(0, 1).flatten(1), some.y.flatten(0, 1)
             z = (first.flatten(0, 1) @ samples.T).view(k, h, len(samples))
             if bias is not None:
                 z += bias[:, :, None]
             output = self.stack.outputs(z, upper).mT  # [k, b n, c]
-            losses = self.task.losses(output, y.flatten(0, 1).expand(k, *y.flatten(0, 1).shape))
-            mask = Rows(x, y, size).inside.to(models.dtype) / whole[:, None]
-            yield z.view(k, h, *y.shape[:2]), (losses.view(k, *y.shape[:2]) * mask).sum(2).T
+            losses = self.task.losses(output, y.expand(k, *y.shape)).view(k, -1, n)
+            mask = some.inside.to(models.dtype) / count[here][:, None]
+            yield here, z.view(k, h, -1, n), (losses * mask).sum(2).T
 
     def score(self, models: Tensor, rows: Rows) -> Tensor:
         return torch.cat(
@@ -320,11 +337,6 @@ class Batched:
         return lambda output: self.task.slopes(output, y).mul_(weight[:, None])
 
 
-def put(z: list[Tensor], index: Tensor, out: Tensor) -> None:
-    """First-layer outputs under the model that each client chose into `out` [m, h, n], out of
-    blocks of those under all of them [k, h, b, n]."""
-    begin = 0
-    for block in z:
-        here = slice(begin, begin := begin + block.shape[2])
-        best = index[here]
-        out[here] = block[best, :, torch.arange(len(best), device=best.device)]
+def of_chosen(z: Tensor, index: Tensor) -> Tensor:
+    """Outputs [b, h, n] under the model that each client chose, of those under all [k, h, b, n]."""
+    return z[index, :, torch.arange(len(index), device=index.device)]

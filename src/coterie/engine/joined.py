@@ -130,7 +130,7 @@ class Joins:
         """The best [m, J] of each lot of models [J, k, d], and its first outputs [m, J, h, n]."""
         copies, k, _ = models.shape
         index, activations = [], []
-        for z, losses in self.kernel._under(models.flatten(0, 1), rows):
+        for _, z, losses in self.kernel._under(models.flatten(0, 1), rows):
             best = finite(losses).view(-1, copies, k).argmin(2)  # [b, J]
             place = best + k * torch.arange(copies, device=best.device)
             index.append(best)
