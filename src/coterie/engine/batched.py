@@ -14,6 +14,7 @@ from coterie.core.task import Task
 from coterie.engine import race, sample_space
 from coterie.engine.batches import Batches, standing
 from coterie.engine.moved import Moved, Origin, activations
+from coterie.engine.products import product
 from coterie.engine.sample_space import Above, Course, Descending, even, taken
 from coterie.engine.stack import Slope, Stack, flat_layers
 from coterie.engine.terms import Terms
@@ -128,7 +129,7 @@ class Batched:
         block = max(1, room_here // (k * h * n * models.element_size()))
         for here, some in rows.blocks(block):
             samples, y = some.x.flatten(0, 1).flatten(1), some.y.flatten(0, 1)
-            z = (first.flatten(0, 1) @ samples.T).view(k, h, len(samples))
+            z = product(first.flatten(0, 1), samples.T).view(k, h, len(samples))
             if bias is not None:
                 z += bias[:, :, None]
             output = self.stack.outputs(z, upper).mT  # [k, b n, c]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.lazy import Picked, add_up, as_picked, dense
+from coterie.engine.products import product
 
 # From so many multiplications on a client's product is done by itself rather than as part of a
 # longer one, for which the samples of all clients would have to be copied to one place.
@@ -115,7 +116,7 @@ def sum_of_moves(moved: Tensor, x: Tensor, here: Tensor, weights: Tensor) -> Ten
         return total
     # One product over all samples of all clients.
     weighted = some(moved, here) * weights[:, None, None]
-    return weighted.transpose(0, 1).flatten(1) @ some(x, here).flatten(0, 1)
+    return product(weighted.transpose(0, 1).flatten(1), some(x, here).flatten(0, 1))
 
 
 def activations(
@@ -132,14 +133,14 @@ def activations(
     """
     if worth_a_call(x, first.shape[1]):
         places = range(len(out)) if clients is None else clients.tolist()
-        for product, j, client in zip(out, index.tolist(), places, strict=True):
-            torch.mm(first[j], x[client].T, out=product)
+        for outputs, j, client in zip(out, index.tolist(), places, strict=True):
+            torch.mm(first[j], x[client].T, out=outputs)
     else:  # one long product for each of the k layers
         for j in index.unique().tolist():
             here = torch.nonzero(index == j).flatten()
             samples = some(x, here) if clients is None else x[clients[here]]
-            product = first[j] @ samples.flatten(0, 1).T
-            out[here] = product.view(-1, len(here), x.shape[1]).transpose(0, 1)
+            outputs = product(first[j], samples.flatten(0, 1).T)
+            out[here] = outputs.view(-1, len(here), x.shape[1]).transpose(0, 1)
     if bias is not None:
         out += bias[index][:, :, None]
 

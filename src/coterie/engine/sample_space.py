@@ -156,7 +156,7 @@ class Descending(NamedTuple):
         The `upper` weights are changed in place. Gives - lr S [m, h, n]; None if nothing of it
         moves.
         """
-        moved = torch.zeros_like(z) if self.course.learns else None
+        moved = torch.empty_like(z) if self.course.learns else None
         largest = max(z.shape[1], z.shape[2]) * z.shape[2] * z.element_size()
         block = even(len(z), in_caches(z.device, BLOCK_BYTES) // largest)
         scratch = Scratch()
@@ -178,8 +178,10 @@ class Descending(NamedTuple):
         course, last = self.course, max(self.steps[here]) - 1
         now = z[here]
         gram = None
-        if moved is not None and last > 0:
-            now, gram = now.clone(), self.gram(here)
+        if moved is not None:
+            moved[here] = 0
+            if last > 0:
+                now, gram = now.clone(), self.gram(here)
         for step in range(last + 1):
             place = None if self.batches is None else self.batches.place[here, step]
             outputs = now if place is None else taken(now, place)
