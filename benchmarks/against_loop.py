@@ -2,9 +2,9 @@
 
 The two take turns in one process on the same data; steps are counted and weights compared, with
 each other and with the loop in double precision. The process is started several times, for the
-loop is up to a third faster in one than in another, by how its memory happens to lie. How long a
-choice takes depends on how different the k models are, so IFCA is measured on rotated MNIST: along
-its first rounds, again and again before the first, and again and again after some.
+loop is up to a third faster in one than in another. How long a choice takes depends on how
+different the k models are, so IFCA is measured on rotated MNIST: along its first rounds, again and
+again before the first, and again and again after some.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import alone
 import plain_loop
 import torch
 from torch import Tensor, nn
@@ -215,11 +215,8 @@ def table(options: argparse.Namespace) -> str:
             print(f"{name}, {m} x {n}, start {start + 1} ...", file=sys.stderr, flush=True)
             turns = LAST // EVERY if SETTINGS[name] is along_a_run else options.repeats
             turns = 1 if options.quick else turns
-            command = [sys.executable, __file__, name, *map(str, (m, n, turns, options.threads))]
-            done = subprocess.run(
-                command, env=options.environment, stdout=subprocess.PIPE, text=True, check=True
-            )
-            found[name, m, n].append(Start(*json.loads(done.stdout)))
+            words = [name, m, n, turns, options.threads]
+            found[name, m, n].append(Start(*alone.answer(__file__, words, options)))
     rows = [
         [
             name,

@@ -118,6 +118,19 @@ def test_choosing_and_training_on_equals_losses_and_training_one_by_one(
     )
 
 
+@pytest.mark.parametrize(("spread", "race"), [(0.01, False), (50.0, True)])
+def test_models_race_unless_they_are_close(spread, race, monkeypatch):
+    raced, race_of = [], Batched._raced
+    monkeypatch.setattr(Batched, "_raced", lambda *a: raced.append(1) or race_of(*a))
+    task = Classification(nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3)).double())
+    generator = torch.Generator().manual_seed(0)
+    models = spread * torch.randn(3, task.layout.size, generator=generator).double()
+    models[0] = 0
+    one, two = (cohort(task, kernel, [20] * 30, 5, 3, 0) for kernel in (PerClient, Batched))
+    assert torch.equal(two.choose(models)[0], one.loss(models).argmin(1))
+    assert bool(raced) is race
+
+
 def test_descent_is_that_of_torch_optim():
     module = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).double()
     task = Classification(module)

@@ -33,9 +33,12 @@ class Rows(NamedTuple):
         """Which rows count, [m, n]."""
         return torch.arange(self.y.shape[1], device=self.size.device) < self.size[:, None]
 
-    def weights(self, dtype: torch.dtype) -> Tensor:
-        """What each row counts in its client's mean, [m, n]."""
-        return self.inside.to(dtype) / self.size[:, None]
+    def weights(self, dtype: torch.dtype, count: Tensor | None = None) -> Tensor:
+        """What each row counts in its client's mean, [m, n].
+
+        The mean is over `count` [m] rows if these are only some of them.
+        """
+        return self.inside.to(dtype) / (self.size if count is None else count)[:, None]
 
     def at(self, place: Tensor) -> Rows:
         """The rows at `place` [m, b] of each client; all of them count."""

@@ -25,7 +25,7 @@ WEIGHT_BYTES = 4 * 2**20
 # What the first layer's outputs of a block of clients under k shared models may occupy; from an
 # eighth to four times as much is as fast.
 SHARED_BYTES = 8 * 2**20
-JUDGES = 8  # clients, or a few more, by whom a race is judged to be close
+JUDGES = 8  # clients at most by whom a race is judged to be close
 
 
 class Batched:
@@ -80,7 +80,7 @@ class Batched:
         index = race.finished(
             finite(torch.cat([losses for _, _, losses in blocks])),
             out[:, :, cut:],
-            lambda clients, j, room: self._finish(models, j, rest, clients, rows.size, room),
+            lambda clients, j, last: self._finish(models, j, rest, clients, rows.size, last),
         )
         for here, z, _ in blocks:
             out[here, :, :cut] = of_chosen(z, index[here])
@@ -109,7 +109,7 @@ class Batched:
         for j, i, z in zip(index.split(block), clients.split(block), out.split(block), strict=True):
             activations(first, bias, j, x, i, z)
             output = self.stack.outputs(z, [layer[j] for layer in upper]).mT
-            mask = Rows(x, rows.y[i], rows.size[i]).inside.to(models.dtype) / count[i][:, None]
+            mask = Rows(x, rows.y[i], rows.size[i]).weights(models.dtype, count[i])
             losses.append((self.task.losses(output, rows.y[i]) * mask).sum(1))
         return torch.cat(losses)
 
@@ -134,7 +134,7 @@ class Batched:
                 z += bias[:, :, None]
             output = self.stack.outputs(z, upper).mT  # [k, b n, c]
             losses = self.task.losses(output, y.expand(k, *y.shape)).view(k, -1, n)
-            mask = some.inside.to(models.dtype) / count[here][:, None]
+            mask = some.weights(models.dtype, count[here])
             yield here, z.view(k, h, -1, n), (losses * mask).sum(2).T
 
     def score(self, models: Tensor, rows: Rows) -> Tensor:
@@ -339,5 +339,9 @@ class Batched:
 
 
 def of_chosen(z: Tensor, index: Tensor) -> Tensor:
-    """Outputs [b, h, n] under the model that each client chose, of those under all [k, h, b, n]."""
-    return z[index, :, torch.arange(len(index), device=index.device)]
+    """Outputs [b, h, n] under the model [b] that each client chose, out of all [k, h, b, n].
+
+    With J models [b, J] of each client they are [b, J, h, n].
+    """
+    client = torch.arange(len(index), device=index.device)
+    return z[index, :, client.view(-1, *(1 for _ in index.shape[1:]))]

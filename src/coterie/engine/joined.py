@@ -16,7 +16,7 @@ from torch import Tensor
 from coterie.core.cohort import Rows, finite
 from coterie.core.devices import in_caches
 from coterie.core.lazy import Lazy, Picked, as_picked
-from coterie.engine.batched import WEIGHT_BYTES, Batched
+from coterie.engine.batched import WEIGHT_BYTES, Batched, of_chosen
 from coterie.engine.leads import Leads
 from coterie.engine.sample_space import even
 
@@ -134,8 +134,7 @@ class Joins:
             best = finite(losses).view(-1, copies, k).argmin(2)  # [b, J]
             place = best + k * torch.arange(copies, device=best.device)
             index.append(best)
-            client = torch.arange(len(place), device=best.device)[:, None]
-            activations.append(z[place, :, client])  # [b, J, h, n]
+            activations.append(of_chosen(z, place))
         return torch.cat(index), torch.cat(activations)
 
     def _chosen_again(

@@ -1,9 +1,9 @@
 """Large matrix products, by the faster of the two libraries that PyTorch brings for them.
 
-PyTorch multiplies with Intel's MKL, which on processors of AMD does without what it knows of
-Intel's. Its other library, oneDNN, asks only which instructions there are: on a Zen 4 it was faster
-by 5 to 17 % with one thread and by 5 to 40 % with two. No public function leads to it; this is the
-one that `torch.compile` uses for linear layers. Where it is missing, MKL does the work.
+PyTorch multiplies with Intel's MKL. Its other library, oneDNN, was faster on a processor of AMD (a
+Zen 4): by 4 to 17 % with one thread and by up to 40 % with two. Other processors were not at hand.
+No public function leads to it; this is the one that `torch.compile` uses for linear layers. Where
+it is missing, MKL does the work.
 """
 
 from __future__ import annotations

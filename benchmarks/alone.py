@@ -1,0 +1,21 @@
+"""Work in a process of its own, whose memory and threads are nobody else's."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from typing import Any
+
+
+def answer(script: str, words: list[object], options: argparse.Namespace) -> Any:
+    """What a script that is given some words prints as JSON."""
+    done = subprocess.run(
+        [sys.executable, script, *map(str, words)],
+        env=options.environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return json.loads(done.stdout)
