@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from coterie.core.errors import CoterieError, CoterieWarning
     from coterie.data.federation import Federation
     from coterie.experiment.catalogue import load
-    from coterie.experiment.run import Run, simulate
+    from coterie.experiment.run import Run
+    from coterie.experiment.simulate import simulate
     from coterie.tasks import Centre, Classification, Regression
 
 # PyTorch takes seconds to load: names are looked up when they are first used, so that the command
@@ -55,7 +56,7 @@ HOMES = {
     "Regression": "tasks",
     "Run": "experiment.run",
     "load": "experiment.catalogue",
-    "simulate": "experiment.run",
+    "simulate": "experiment.simulate",
 }
 
 __all__ = [

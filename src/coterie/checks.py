@@ -29,8 +29,9 @@ from coterie.core.task import Task
 from coterie.data.federation import Federation, Samples
 from coterie.engine.simulator import Simulator
 from coterie.engine.wrappers import Wrapper
-from coterie.experiment.run import Run, simulate
+from coterie.experiment.run import Run
 from coterie.experiment.settings import RunSettings
+from coterie.experiment.simulate import simulate
 from coterie.tasks import Centre, Classification
 
 Check = Callable[[Any], None]

@@ -42,7 +42,7 @@ def test_the_time_left_is_that_of_rounds_without_the_start(clock, capsys):
     assert (
         capsys.readouterr()
         .err.splitlines()[-1]
-        .endswith("round 1/20  accuracy 50.0%  clusters 3 5  9:30 left")
+        .endswith("round 1/20  accuracy 50.0%  clusters 2: 3 5  9:30 left")
     )
 
 

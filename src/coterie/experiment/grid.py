@@ -25,7 +25,7 @@ from typing import Any
 
 from torch import Tensor
 
-from coterie.core.algorithm import Algorithm, Info
+from coterie.core.algorithm import Algorithm
 from coterie.core.errors import CheckpointError, CoterieError, CoterieWarning, SettingError
 from coterie.core.task import Task
 from coterie.data.federation import Federation
@@ -34,6 +34,7 @@ from coterie.engine.lockstep import InStep, Shared, Strands
 from coterie.experiment.folder import Record, RunFolder
 from coterie.experiment.run import Run, described
 from coterie.experiment.settings import RunSettings, grid_text, setting_names
+from coterie.experiment.watch import Watch
 from coterie.files import to_json, write_text
 
 COPIES = "copies.jsonl"
@@ -70,6 +71,7 @@ class Copy(Run):
         self.diverged = 0  # the round after which it was left behind
         self.train_loss = math.inf
         self._framed = set()
+        self.watch = WatchInStep()
 
     def begin(self) -> None:
         self._begin()
@@ -94,18 +96,17 @@ class Copy(Run):
             "metrics": {} if self.diverged else self.metrics,
         }
 
+
+class WatchInStep(Watch):
+    """Nothing is noted across a wait for the other copies: the filters are common to all."""
+
     @contextmanager
-    def _noting(self) -> Iterator[None]:
-        """Nothing is noted across a wait for the other copies: the filters are common to all."""
+    def noting(self) -> Iterator[None]:
         yield
 
-    def _watch(self, info: Info) -> None:
-        with super()._noting():  # nobody waits in here
-            super()._watch(info)
-
-    def _warn_of_divergence(self) -> None:
-        with super()._noting():
-            super()._warn_of_divergence()
+    def _warn(self, text: str) -> None:
+        with super().noting():  # nobody waits in here
+            super()._warn(text)
 
 
 class Grid:
@@ -183,7 +184,7 @@ class Grid:
             self._all(Copy.round)
             record = self.live[0].records[-1]
             for copy in self.live:
-                if not copy.finite:
+                if not copy.watch.finite:
                     copy.diverged = copy.rounds
             self._append(record)
             if not self.live:
@@ -228,7 +229,7 @@ class Grid:
             # The IFCA paper calls a trial successful when any of its copies is.
             best.metrics["success_any"] = max(each["success"] for each in reached)
             best.metrics["success_any_nearest"] = max(each["success_nearest"] for each in reached)
-        best.warnings += self._said
+        best.watch.warnings += self._said
         for text in best.warnings:
             warnings.warn(text, CoterieWarning, stacklevel=3)
         if self.folder is not None:

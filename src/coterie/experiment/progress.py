@@ -128,11 +128,18 @@ class SweepProgress:
 
 
 def sizes_text(sizes: list[int]) -> str:
-    """Cluster sizes on a line, the largest ones if there are many."""
-    if len(sizes) <= SHOWN_CLUSTERS:
-        return " ".join(map(str, sizes))
+    """How many clusters somebody is in, and their sizes: the largest ones if there are many.
+
+    >>> sizes_text([20, 0, 40])
+    '2: 20 0 40'
+    >>> sizes_text([1] * 80)
+    '80: 1 1 1 1 1 1 1 1 ...'
+    """
     filled = sorted((size for size in sizes if size), reverse=True)
-    return f"{len(filled)} ({' '.join(map(str, filled[:SHOWN_CLUSTERS]))} ...)"
+    if len(sizes) <= SHOWN_CLUSTERS:
+        return f"{len(filled)}: {' '.join(map(str, sizes))}"
+    more = " ..." if len(filled) > SHOWN_CLUSTERS else ""
+    return f"{len(filled)}: {' '.join(map(str, filled[:SHOWN_CLUSTERS]))}{more}"
 
 
 def bytes_text(count: float) -> str:
@@ -169,7 +176,7 @@ def summary(run: Run) -> str:
     clustered = run.clusters if run.labels is None else run.labels
     sizes = [int((clustered == j).sum()) for j in range(int(clustered.max()) + 1)]
     what = "" if run.labels is None else " samples"
-    found = f"  clusters  {numbers['clusters']:.0f}: {sizes_text(sizes)}{what}"
+    found = f"  clusters  {sizes_text(sizes)}{what}"
     if "ari" in numbers:
         scores = f"ARI {numbers['ari']:.2f}, NMI {numbers['nmi']:.2f}"
         found += f" ({scores}, purity {numbers['purity']:.2f})"

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import tempfile
 import time
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from datetime import datetime
 from functools import cached_property
@@ -21,14 +19,11 @@ from torch import Tensor
 
 from coterie.algorithms import ALGORITHMS
 from coterie.core import seeds
-from coterie.core.algorithm import Algorithm, Info, Serving, Start
+from coterie.core.algorithm import Algorithm, Serving, Start
 from coterie.core.clients import Clients
 from coterie.core.errors import (
     CoterieError,
-    CoterieWarning,
-    SettingError,
     at_most_clients,
-    did_you_mean,
 )
 from coterie.core.task import Task
 from coterie.data.federation import Federation, Samples
@@ -39,60 +34,9 @@ from coterie.experiment.evaluation import Evaluator, Judged
 from coterie.experiment.folder import Record, RunFolder
 from coterie.experiment.frames import Frames, moments
 from coterie.experiment.pictures import sheets
-from coterie.experiment.settings import RunSettings, setting_names
+from coterie.experiment.settings import RunSettings
+from coterie.experiment.watch import Watch
 from coterie.version import __version__
-
-COLLAPSED_ROUNDS = 10  # rounds that one cluster may hold almost everybody before a warning
-
-
-def simulate(
-    algorithm: Algorithm[Any],
-    federation: Federation,
-    task: Task,
-    *,
-    folder: str | Path | None = None,
-    resume: bool = False,
-    on_round: Callable[[Record], None] | None = None,
-    shards: int | None = None,
-    ray: str = "",
-    grid: Mapping[str, Sequence[Any]] | None = None,
-    **settings: Any,
-) -> Run:
-    """Run an algorithm on a federation; `settings` are those of `RunSettings`, as in rounds=100.
-
-    With a `folder` the run leaves its files there, and `resume=True` continues one that was
-    interrupted. `on_round` is called with the record of every round. `shards` runs the clients in
-    so many Ray actors (0: one per core), of the cluster at the address `ray` if there is one; see
-    docs/ray.md. `grid` gives settings of the algorithm several values, as in {"lr": [0.1, 1.0]},
-    and `starts` the number of independent starts; all are run side by side, and the run with the
-    lowest training loss is returned.
-
-    >>> import coterie
-    >>> federation, task = coterie.load("rotated-digits", clients=8, seed=0)
-    >>> run = coterie.simulate(coterie.IFCA(k=4), federation, task, rounds=2, seed=0)
-    >>> run.clusters.shape, run.models.shape
-    (torch.Size([8]), torch.Size([4, 7510]))
-    """
-    known = setting_names(RunSettings)
-    for name in settings:
-        if name not in known:
-            raise SettingError(f"no setting of a run is named {name}{did_you_mean(name, known)}")
-    wanted = RunSettings(**settings)
-    if grid or wanted.starts > 1:
-        from coterie.experiment.grid import Grid
-
-        if shards is not None or ray:
-            raise SettingError("several starts or values run in one process; leave out shards")
-
-        copies = Grid(algorithm, federation, task, wanted, grid or {})
-        if folder is not None:
-            copies.use(Path(folder), resume=resume)
-        return copies.complete(on_round)
-    run = Run(algorithm, federation, task, wanted)
-    with run.spread(shards or 0, ray) if shards is not None or ray else nullcontext():
-        if folder is not None:
-            run.use(Path(folder), resume=resume)
-        return run.complete(on_round)
 
 
 class Run:
@@ -137,7 +81,7 @@ class Run:
         )
         self.state: Any = None
         self.records: list[Record] = []
-        self.warnings: list[str] = []
+        self.watch = Watch()
         self.bytes = Bytes()
         self.start_bytes = [0, 0]  # down and up, before the first round
         self.start_seconds = 0.0
@@ -146,8 +90,6 @@ class Run:
         self._replies = 0  # in the round that goes on
         self.saved = 0  # rounds that the last checkpoint holds
         self.cluster = torch.full((len(federation),), -1)  # where each client was last
-        self.collapsed = 0  # rounds in a row in which one cluster held almost everybody
-        self.finite = True  # whether the models were numbers after the last round
         self.judged: Judged | None = None  # how the last state that was evaluated did
         self.metrics: dict[str, float] = {}
         self.chosen: dict[str, Any] = {}  # of several copies: which this is, and what they did
@@ -158,6 +100,11 @@ class Run:
     def rounds(self) -> int:
         """Rounds done."""
         return len(self.records)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What was warned of."""
+        return self.watch.warnings
 
     @property
     def models(self) -> Tensor:
@@ -290,7 +237,7 @@ class Run:
     def _begin(self) -> None:
         began = time.perf_counter()
         try:
-            with self._noting():
+            with self.watch.noting():
                 start = Start(
                     population=self,
                     task=self.task,
@@ -315,20 +262,20 @@ class Run:
         noted = len(self.warnings)
         self._replies = 0
         clients = self._clients("round", t, round=t, ids=self._draw(self._per_round(), "round", t))
-        with self._noting():
+        with self.watch.noting():
             self.state, info = self.algorithm.round(self.state, clients)
             moved = info.ids[self.cluster[info.ids] != info.cluster]
             self.cluster[info.ids] = info.cluster
-            self._watch(info)
+            self.watch.clusters(self.cluster, info.clusters)
+            self.watch.models(self.state)
         numbers: dict[str, float] = {}
         by_cluster: dict[str, list[float | None]] = {}
         if t + 1 == self.settings.rounds or (t + 1) % self.settings.evaluate == 0:
-            with self._noting():
+            with self.watch.noting():
                 numbers = self._evaluate(t + 1)
                 assert self.judged is not None
                 by_cluster = self.evaluator.by_cluster(self.judged)
-                if not all(map(math.isfinite, numbers.values())):
-                    self._warn_of_divergence()
+                self.watch.metrics(numbers)
         moves: dict[int, list[int]] = {}
         for i, j in zip(moved.tolist(), self.cluster[moved].tolist(), strict=True):
             moves.setdefault(j, []).append(i)
@@ -412,47 +359,6 @@ class Run:
         if self._on_reply is not None:
             self._on_reply(0 if self.state is None else self.rounds + 1, self._replies)
 
-    def _watch(self, info: Info) -> None:
-        """Warn of a collapse into one cluster and of models that have diverged."""
-        known = self.cluster[self.cluster >= 0]
-        largest = int(torch.bincount(known, minlength=1).max()) / max(1, len(known))
-        shared = 1 < info.clusters < len(self.federation) and len(known) >= 2 * info.clusters
-        full = shared and largest > 1 - 1 / (2 * info.clusters)
-        self.collapsed = self.collapsed + 1 if full else 0
-        if self.collapsed == COLLAPSED_ROUNDS:
-            warnings.warn(
-                f"one of {info.clusters} clusters has held {largest:.0%} of the clients for "
-                f"{COLLAPSED_ROUNDS} rounds: the clusters have collapsed; try another start policy "
-                "or another seed",
-                CoterieWarning,
-                stacklevel=2,
-            )
-        floats = (tensor for tensor in self.state if tensor.is_floating_point())
-        self.finite = all(bool(torch.isfinite(tensor).all()) for tensor in floats)
-        if not self.finite:
-            self._warn_of_divergence()
-
-    def _warn_of_divergence(self) -> None:
-        if not any("no longer finite" in text for text in self.warnings):
-            warnings.warn(
-                "the models are no longer finite; a smaller lr may help",
-                CoterieWarning,
-                stacklevel=2,
-            )
-
-    @contextmanager
-    def _noting(self) -> Iterator[None]:
-        """Take down the warnings of coterie that are raised inside, and raise all of them again."""
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            yield
-        for warning in caught:
-            if issubclass(warning.category, CoterieWarning):
-                self.warnings.append(str(warning.message))
-            warnings.warn_explicit(
-                warning.message, warning.category, warning.filename, warning.lineno
-            )
-
     def _save_checkpoint(self, folder: RunFolder) -> None:
         folder.save(self._checkpoint)
         self.saved = self.simulator.saved = self.rounds
@@ -467,7 +373,7 @@ class Run:
             "bytes": [[*key, count] for key, count in self.bytes.parts.items()],
             "start_bytes": self.start_bytes,
             "start_seconds": self.start_seconds,
-            "collapsed": self.collapsed,
+            "collapsed": self.watch.collapsed,
             "warnings": self.warnings,
         }
         return Checkpoint(self.rounds, self.fingerprint, tensors, notes)
@@ -488,8 +394,8 @@ class Run:
             self.bytes.parts[step, way, part] = count
         self.start_bytes = notes["start_bytes"]
         self.start_seconds = notes["start_seconds"]
-        self.collapsed = notes["collapsed"]
-        self.warnings = notes["warnings"]
+        self.watch.collapsed = notes["collapsed"]
+        self.watch.warnings = notes["warnings"]
 
 
 def described(algorithm: Algorithm[Any], federation: str, settings: RunSettings) -> dict[str, Any]:
