@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord, Error, Message
 
 from coterie.core.errors import CheckpointError, CoterieError, CoterieWarning
 from coterie.experiment.catalogue import planned
-from coterie.flower import network
+from coterie.flower import roster
 from coterie.flower.node import Node, Worker
 from coterie.flower.server import serve
 from coterie.flower.wire import BadPacket, Packet, packed, unpacked
@@ -292,7 +292,7 @@ def test_a_silent_node_costs_the_timeout_and_no_more(tmp_path, without_third):
 
 
 def test_below_the_quorum_a_round_waits_for_those_who_are_missing(tmp_path, monkeypatch):
-    monkeypatch.setattr(network, "ONLINE_SECONDS", 0.01)
+    monkeypatch.setattr(roster, "ONLINE_SECONDS", 0.01)
     lost = []
 
     def hangs_twice(reply):
@@ -308,19 +308,19 @@ def test_below_the_quorum_a_round_waits_for_those_who_are_missing(tmp_path, monk
 
 
 def test_without_a_quorum_it_is_given_up_in_the_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(network, "ONLINE_SECONDS", 0.01)
+    monkeypatch.setattr(roster, "ONLINE_SECONDS", 0.01)
     with pytest.raises(CoterieError, match="4 of 6 clients replied, fewer than the quorum"):
         deployed(tmp_path, IFCA, {3: silence}, quorum=0.9, patience=5.0)
 
 
 def test_what_fails_on_all_nodes_ends_the_run_with_its_reason(tmp_path, monkeypatch):
-    monkeypatch.setattr(network, "ONLINE_SECONDS", 0.01)
+    monkeypatch.setattr(roster, "ONLINE_SECONDS", 0.01)
     with pytest.raises(CoterieError, match="all nodes reply with an error: out of memory"):
         deployed(tmp_path, IFCA, dict.fromkeys((1, 2, 3), an_error))
 
 
 def test_a_node_that_comes_back_is_recognised(tmp_path, monkeypatch):
-    monkeypatch.setattr(network, "ONLINE_SECONDS", 0.0)
+    monkeypatch.setattr(roster, "ONLINE_SECONDS", 0.0)
     app = app_of(*IFCA)
     grid = FakeGrid(app, thirds(tmp_path))
     steps = []
@@ -337,7 +337,7 @@ def test_a_node_that_comes_back_is_recognised(tmp_path, monkeypatch):
 
 
 def test_strangers_and_impostors_are_left_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(network, "ONLINE_SECONDS", 0.0)
+    monkeypatch.setattr(roster, "ONLINE_SECONDS", 0.0)
     app = app_of(*IFCA)
     grid = FakeGrid(app, thirds(tmp_path))
     late = []

@@ -4,16 +4,12 @@ To an algorithm they are `Clients`, to a run they are what a simulator is. A mes
 node that holds clients who are asked, one for all of them; the replies are checked, put in order of
 client id and folded in the order in which the simulator folds them, whichever came first.
 
-Nodes come and go. A client is known by its name, which its node tells when it enrols; the number of
-a client is fixed when the run begins. A node that dies, or hangs, or replies with an error or with
-anything that a client step cannot have returned, costs the round its clients and nothing else.
+A reply that a client step cannot have returned is refused (replies.py); which nodes are there, and
+what becomes of a round without some of them, is the roster's business (roster.py).
 """
 
 from __future__ import annotations
 
-import math
-import time
-import warnings
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
@@ -25,75 +21,49 @@ from torch import Tensor
 from coterie.algorithms import ALGORITHMS
 from coterie.core.algorithm import Serving
 from coterie.core.clients import Call, Clients, Each, Fold, Part, merged
-from coterie.core.errors import CoterieError, CoterieWarning, DataError
 from coterie.core.lazy import dense
 from coterie.data.federation import Federation, Samples
 from coterie.data.tables.columns import in_order
 from coterie.engine.simulator import Simulator
 from coterie.experiment.evaluation import losses_or_gradients
-from coterie.flower.enrolment import Known, enrolled, rehearsal
-from coterie.flower.replies import Spec, Usual, checked, seconds_of
+from coterie.flower.enrolment import rehearsal
+from coterie.flower.replies import Spec, Usual, checked
+from coterie.flower.roster import Counts, Roster, warn
 from coterie.flower.settings import App
-from coterie.flower.wire import BadPacket, Packet, packed, unpacked
+from coterie.flower.wire import BadPacket, Packet
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
-POLL_SECONDS = 0.05  # between looks for replies
-ONLINE_SECONDS = 2.0  # between looks at who is there
-MOST_FAILURES = 3  # times in a row that all nodes may reply with an error
 MOST_CLASSES = 100  # true clusters of samples, where no schema says how many there are
 NAMES = {kind: name for name, kind in ALGORITHMS.items()}
-
-
-class Counts:
-    """What has happened in a round besides what was asked for."""
-
-    def __init__(self) -> None:
-        self.refused = 0  # clients whose reply was not what it had to be
-        self.silent = 0  # clients whose reply did not come
-        self.seconds = {"network": 0.0, "startup": 0.0, "compute": 0.0}  # where the time went
 
 
 class Network(Simulator):
     """The clients of all nodes, by their number in the federation."""
 
     def __init__(self, grid: Grid, app: App, *, run: str, attempt: str) -> None:
-        self.grid = grid
+        self.roster = Roster(grid, app)
         self.app = app
         self.run, self.attempt = run, attempt
-        self.nodes: dict[int, Known] = {}  # those that are online, by Flower's id
-        self.refused: set[int] = set()  # those that do not belong here
-        self.names: list[str] = []  # of the clients, by number; empty until the run begins
-        self.home: dict[str, int] = {}  # name of a client -> node that holds it
-        self.looked = -math.inf  # when we last asked who is there
         self.done = 0  # rounds done
         self.saved = 0  # rounds that the server's checkpoint holds
-        self.counts = Counts()
-        self.errors: list[str] = []  # that nodes replied with to the last message
         self.usual = Usual(app.network.outlier)
 
     def begin(self, names: list[str] | None = None, sizes: list[int] | None = None) -> None:
         """Wait for the nodes and number their clients; or expect those of a run that goes on."""
-        settings, deadline = self.app.network, time.monotonic() + self.app.network.patience
-        while len(self.nodes) < settings.nodes:
-            if time.monotonic() > deadline:
-                raise CoterieError(
-                    f"{len(self.nodes)} of {settings.nodes} nodes came in {settings.patience:g} s"
-                )
-            time.sleep(POLL_SECONDS)
-            self.look()
+        self.roster.wait()
         known: dict[str, int] = {}
-        for node in self.nodes.values():
+        for node in self.roster.known.values():
             known |= node.size_of
         if names is None:
             found = tuple(known)
             order = sorted(range(len(found)), key=in_order(found))
             names, sizes = [found[i] for i in order], [known[found[i]] for i in order]
         assert sizes is not None
-        self.names = names
-        self.check_alike()
-        first = next(iter(self.nodes.values()))
+        self.roster.names = names
+        self.roster.check_alike()
+        first = next(iter(self.roster.known.values()))
         federation, task = self.app.plan.prepared(rehearsal(self.app, first))
         offsets = torch.tensor([0, *sizes]).cumsum(0)
         # The rehearsal's client stands for all where only shapes count; the sizes are the clients'.
@@ -110,10 +80,15 @@ class Network(Simulator):
         self.samples = Samples(x[:1], federation.train.y[:1], offsets)
 
     @property
+    def names(self) -> list[str]:
+        """Those of the clients, by number."""
+        return self.roster.names
+
+    @property
     def federation(self) -> Federation:
         """What is known of the data."""
         by_name: dict[str, int] = {}
-        for known in self.nodes.values():
+        for known in self.roster.known.values():
             if known.cluster is not None:
                 by_name |= dict(zip(known.names, known.cluster, strict=True))
         complete = all(name in by_name for name in self.names)
@@ -133,145 +108,7 @@ class Network(Simulator):
     @property
     def tested(self) -> bool:
         """Whether all clients have test samples of their own."""
-        return all(known.tested for known in self.nodes.values())
-
-    def check_alike(self) -> None:
-        """Refuse nodes whose samples cannot be of one federation, and clients that are two."""
-        first, *others = self.nodes.values()
-        for other in others:
-            if (other.shape, other.types) != (first.shape, first.types):
-                raise DataError(
-                    f"nodes hold samples of two kinds: {first.shape} for client {first.names[0]}, "
-                    f"{other.shape} for client {other.names[0]}"
-                )
-
-    # Who is there
-
-    def look(self) -> None:
-        """See which nodes are there, and let new ones enrol."""
-        self.looked = time.monotonic()
-        online = set(self.grid.get_node_ids())
-        for node in set(self.nodes) - online:
-            del self.nodes[node]
-        self.home = {name: node for name, node in self.home.items() if node in self.nodes}
-        new = sorted(online - set(self.nodes) - self.refused)
-        if not new:
-            return
-        # Until the run has begun there is nothing to wait for; later, a round waits.
-        patience = min(self.app.network.timeout, 60.0)
-        for node, reply in self.send({n: Packet({"do": "enrol"}) for n in new}, patience).items():
-            try:
-                known = enrolled(self.app, reply)
-                self.admit(node, known)
-            except (BadPacket, DataError) as error:
-                self.refused.add(node)
-                warn(f"node {node} is left out: {error}")
-
-    def admit(self, node: int, known: Known) -> None:
-        """Take in a node: all its clients are new before the run begins, and known after it."""
-        for name in known.names:
-            other = self.home.get(name)
-            if other is not None and other != node:
-                raise DataError(f"client {name} is already at node {other}")
-        if self.names:
-            strangers = sorted(set(known.names) - set(self.names))
-            if strangers:
-                warn(f"clients that came after the run began are left out: {', '.join(strangers)}")
-        self.nodes[node] = known
-        self.home |= dict.fromkeys(known.names, node)
-
-    def present(self, ids: Tensor) -> dict[int, Tensor]:
-        """The clients of `ids` that are there, by node."""
-        if time.monotonic() - self.looked > ONLINE_SECONDS:
-            self.look()
-        found: dict[int, list[int]] = {}
-        for i in ids.tolist():
-            node = self.home.get(self.names[i])
-            if node is not None:
-                found.setdefault(node, []).append(i)
-        return {node: torch.tensor(own) for node, own in found.items()}
-
-    # Messages
-
-    def send(self, packets: dict[int, Packet], timeout: float) -> dict[int, Packet]:
-        """One message to each node; the replies that came in time and could be read."""
-        from flwr.app import Message
-
-        began = time.monotonic()
-        messages = [
-            Message(packed(packet), node, "query", ttl=timeout + 60.0)
-            for node, packet in packets.items()
-        ]
-        nodes = dict(zip(self.grid.push_messages(messages), packets, strict=True))
-        found: dict[int, Packet] = {}
-        self.errors = []
-        while nodes and time.monotonic() - began < timeout:
-            for reply in self.grid.pull_messages(list(nodes)):
-                node = nodes.pop(reply.metadata.reply_to_message_id, None)
-                if node is None:
-                    continue
-                if reply.has_error():
-                    self.errors.append(str(reply.error.reason))
-                    warn(f"node {node} replied with an error: {reply.error.reason}")
-                    continue
-                try:
-                    found[node] = unpacked(reply.content)
-                except BadPacket as error:
-                    warn(f"the reply of node {node} is refused: {error}")
-            if nodes:
-                time.sleep(POLL_SECONDS)
-                if time.monotonic() - self.looked > ONLINE_SECONDS and self.names:
-                    self.looked = time.monotonic()
-                    online = set(self.grid.get_node_ids())
-                    nodes = {message: node for message, node in nodes.items() if node in online}
-        self.counts.seconds["network"] += time.monotonic() - began
-        slowest = max(found.values(), key=lambda reply: sum(seconds_of(reply)), default=None)
-        for name, value in zip(("compute", "startup"), seconds_of(slowest), strict=True):
-            self.counts.seconds[name] += value
-            self.counts.seconds["network"] -= value
-        return found
-
-    def exchange(
-        self,
-        ids: Tensor,
-        packet: Callable[[Tensor], Packet],
-        accept: Callable[[int, Tensor, Packet], Any],
-    ) -> list[tuple[Tensor, Any]]:
-        """Ask the clients `ids`; what `accept` made of the replies, by clients.
-
-        Below the quorum, those that are missing are asked again until there is one.
-        """
-        settings = self.app.network
-        deadline = time.monotonic() + settings.patience
-        left, answers, failures = ids, [], 0
-        while True:
-            present = self.present(left)
-            packets = {node: packet(own) for node, own in present.items()}
-            for node, reply in self.send(packets, settings.timeout).items():
-                try:
-                    answers.append((present[node], accept(node, present[node], reply)))
-                except BadPacket as error:
-                    self.counts.refused += len(present[node])
-                    who = ", ".join(self.names[i] for i in present[node][:5].tolist())
-                    warn(f"the reply of node {node} (clients {who}) is refused: {error}")
-            heard = torch.cat([torch.arange(0), *(own for own, _ in answers)])
-            left = ids[~torch.isin(ids, heard)]
-            if len(heard) >= settings.quorum * len(ids):
-                self.counts.silent += len(left)
-                return answers
-            # What fails everywhere, and again, will not be better the next time.
-            failures = failures + 1 if packets and len(self.errors) == len(packets) else 0
-            if failures == MOST_FAILURES:
-                raise CoterieError(f"all nodes reply with an error: {self.errors[0]}")
-            if time.monotonic() > deadline:
-                raise CoterieError(
-                    f"{len(heard)} of {len(ids)} clients replied, fewer than the quorum of "
-                    f"{settings.quorum:g}, in {settings.patience:g} s"
-                )
-            time.sleep(ONLINE_SECONDS)
-            self.look()
-
-    # What is asked
+        return all(known.tested for known in self.roster.known.values())
 
     def at(self, *address: int | str, round: int = 0, ids: Tensor | None = None) -> Clients:
         if address[0] == "round":
@@ -316,7 +153,7 @@ class Network(Simulator):
                 raise BadPacket("its clients have another number of samples than it said before")
             return type(example)(**found)
 
-        answers = self.exchange(ids, packet, accept)
+        answers = self.roster.exchange(ids, packet, accept)
         for field in answers[0][1]._fields if answers and self.usual.limit else ():
             answers, outliers = self.usual.only(label, field, answers)
             for i in outliers:
@@ -324,7 +161,7 @@ class Network(Simulator):
                     f"the reply of client {self.names[i]} is refused: {field} of {label} is "
                     f"more than {self.usual.limit:g} times as large as usual"
                 )
-            self.counts.refused += len(outliers)
+            self.roster.counts.refused += len(outliers)
         return merged(*answers)
 
     def score(self, serving: Serving, part: str, draws_map: str) -> tuple[Tensor, Any]:
@@ -362,7 +199,7 @@ class Network(Simulator):
         def accept(node: int, own: Tensor, reply: Packet) -> Any:
             return kind(**checked("score", spec, len(own), reply, finite=False))
 
-        return merged(*self.exchange(serving.ids, packet, accept))
+        return merged(*self.roster.exchange(serving.ids, packet, accept))
 
     def packet(
         self,
@@ -418,7 +255,7 @@ class Network(Simulator):
 
     def notes(self) -> dict[str, Any]:
         """What happened since this was last asked, for the record of a round."""
-        counts, self.counts = self.counts, Counts()
+        counts, self.roster.counts = self.roster.counts, Counts()
         return {
             "refused": counts.refused,
             "silent": counts.silent,
@@ -432,7 +269,3 @@ def unwrapped(step: Callable[..., Any]) -> tuple[Callable[..., Any], dict[str, A
         assert not step.args
         return step.func, step.keywords
     return step, {}
-
-
-def warn(text: str) -> None:
-    warnings.warn(text, CoterieWarning, stacklevel=3)
