@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test check bench clean
+.PHONY: demo test check numbers bench clean
 
 demo: $(INSTALLED)  ## find the four rotations of real digits, beside the baselines, and write a report
 	$(BIN)/python examples/demo.py
@@ -17,6 +17,9 @@ check: $(INSTALLED)  ## the full gate: format, lint, types, tests
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(MAKE) test
+
+numbers: $(INSTALLED)  ## run the commands whose accuracies the pages give, and compare
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --dist worksteal -m numbers tests/test_numbers.py
 
 PEERS := $(patsubst benchmarks/requirements/%.txt,%,$(wildcard benchmarks/requirements/*.txt))
 

@@ -20,7 +20,7 @@ SMALL = ["ifca", "rotated-digits", "clients=8", "k=2", "rounds=3"]
 def coterie_process(*words, **options):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
-        [sys.executable, "-m", "coterie.cli", *map(str, words)],
+        [sys.executable, "-m", "coterie", *map(str, words)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -383,7 +383,3 @@ def show_warning(message: Warning | str, category: type[Warning], *_: Any, **__:
     """Warnings of coterie as one line; those of libraries are not the user's concern here."""
     if issubclass(category, CoterieWarning):
         print(f"coterie: warning: {message}", file=sys.stderr)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -21,7 +21,7 @@ def test_two_rounds_on_three_nodes_are_the_simulated_ones(tmp_path, capsys):
     words = ["ifca", *WORDS.split()]
     app, out = tmp_path / "app", tmp_path / "run"
     assert cli.main(["deploy", "init", str(app), *words]) == 0
-    command = [sys.executable, "-m", "coterie.cli", "deploy", "local", str(app)]
+    command = [sys.executable, "-m", "coterie", "deploy", "local", str(app)]
     done = subprocess.run(
         [*command, "--nodes", "3", "--out", str(out)], capture_output=True, text=True, timeout=400
     )

@@ -66,7 +66,7 @@ def test_watched_run_is_served_to_this_machine_until_interrupted(make_run: MakeR
     unfinished = folder / ".result.json.1.tmp"  # the run may be writing it at this moment
     unfinished.write_text("")
     process = subprocess.Popen(
-        [sys.executable, "-m", "coterie.cli", "report", "--watch", str(folder), "--port", "0"],
+        [sys.executable, "-m", "coterie", "report", "--watch", str(folder), "--port", "0"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

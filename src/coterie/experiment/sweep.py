@@ -64,7 +64,7 @@ class Worker:
         words = [] if began else job.words
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "coterie.cli", "run", *words, *place, "--json"],
+                [sys.executable, "-m", "coterie", "run", *words, *place, "--json"],
                 stdout=subprocess.DEVNULL,
                 stderr=log,
                 env={**os.environ, **threads},
