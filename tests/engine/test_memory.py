@@ -48,11 +48,12 @@ def test_memory_of_a_round_does_not_grow_with_the_number_of_clients(algorithm):
     assert int(done.stdout) < 100
 
 
-def test_chunks_come_through_and_memory_is_given_back_every_few(monkeypatch):
-    times = []
-    monkeypatch.setattr(allocator, "give_back", lambda: times.append(1))
-    assert list(allocator.tidily(range(35))) == list(range(35))
-    assert len(times) == 4
+@pytest.mark.parametrize(("chunks", "times"), [(0, 0), (7, 0), (8, 1), (16, 2), (35, 5)])
+def test_chunks_come_through_and_memory_is_given_back_every_few(chunks, times, monkeypatch):
+    given = []
+    monkeypatch.setattr(allocator, "give_back", lambda: given.append(1))
+    assert list(allocator.tidily(range(chunks))) == list(range(chunks))
+    assert len(given) == times  # a rest of many chunks is not left to those of the next round
 
 
 def test_nothing_happens_where_the_c_library_cannot_give_back(monkeypatch):

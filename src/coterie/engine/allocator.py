@@ -7,7 +7,8 @@ it is told to keep them.
 A chunk also leaves a few small numbers that stay. Those that come to lie behind large blocks keep
 the allocator from using that place again for blocks of the same size: a round over 100,000 clients
 then takes memory as if every client's model had been kept. Freed pages are therefore handed back
-every few chunks.
+every few chunks, and at the end of a round of many: what its last chunks leave would add to what the
+first of the next one need.
 """
 
 from __future__ import annotations
@@ -26,11 +27,14 @@ TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # what <malloc.h> calls M_TRIM_THRESHOL
 
 
 def tidily(chunks: Iterable[Item]) -> Iterator[Item]:
-    """The same chunks, memory being given back after every few of them."""
+    """The same chunks, memory being given back after every few of them and after many."""
+    count = 0
     for count, chunk in enumerate(chunks, 1):
         yield chunk
         if count % CHUNKS == 0:
             give_back()
+    if count > CHUNKS and count % CHUNKS:
+        give_back()
 
 
 @cache
