@@ -7,8 +7,8 @@ it is told to keep them.
 A chunk also leaves a few small numbers that stay. Those that come to lie behind large blocks keep
 the allocator from using that place again for blocks of the same size: a round over 100,000 clients
 then takes memory as if every client's model had been kept. Freed pages are therefore handed back
-every few chunks, and at the end of a round of many: what its last chunks leave would add to what the
-first of the next one need.
+every few chunks, and at the end of a round of many: what its last chunks leave would add to what
+the first of the next one need.
 """
 
 from __future__ import annotations
