@@ -9,8 +9,10 @@ demo: $(INSTALLED)  ## find the four rotations of real digits, beside the baseli
 	$(BIN)/python examples/demo.py
 
 # A process for each core, with one thread: threads of two would stand in each other's way.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --dist worksteal
+
 test: $(INSTALLED)  ## all tests and documentation examples
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --dist worksteal
+	$(PYTEST)
 
 check: $(INSTALLED)  ## the full gate: format, lint, types, tests
 	$(BIN)/ruff format --check .
@@ -19,7 +21,7 @@ check: $(INSTALLED)  ## the full gate: format, lint, types, tests
 	$(MAKE) test
 
 numbers: $(INSTALLED)  ## run the commands whose accuracies the pages give, and compare
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --dist worksteal -m numbers tests/test_numbers.py
+	$(PYTEST) -m numbers tests/test_numbers.py
 
 PEERS := $(patsubst benchmarks/requirements/%.txt,%,$(wildcard benchmarks/requirements/*.txt))
 

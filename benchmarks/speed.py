@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 
@@ -27,18 +27,11 @@ F, H, C, STEPS = 784, 200, 10, 10
 SIZE = 2048  # of the matrices whose product is the yardstick
 
 
-def in_turns(works: Sequence[Callable[[], object]], repeats: int) -> list[list[float]]:
-    """The seconds of each work in each turn, after one that is not counted."""
-    spent: list[list[float]] = []
-    for turn in range(repeats + 1):
-        times = []
-        for work in works:
-            began = time.perf_counter()
-            work()
-            times.append(time.perf_counter() - began)
-        if turn:
-            spent.append(times)
-    return [list(times) for times in zip(*spent, strict=True)]
+def seconds_of(work: Callable[[], object]) -> float:
+    """How long a call takes."""
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
 
 
 def ordinary(n: int) -> int:
@@ -69,16 +62,18 @@ def table(options: argparse.Namespace) -> str:
         ) -> object:
             return fedavg.round(state, simulator.at("round", 0))
 
-        products, rounds = in_turns([lambda: product(a, b), round], options.repeats)
-        pairs = list(zip(products, rounds, strict=True))
-        speeds += [2 * SIZE**3 / seconds / 1e9 for seconds in products]
+        turns = [
+            (seconds_of(lambda: product(a, b)), seconds_of(round))
+            for _ in range(options.repeats + 1)
+        ][1:]  # the first is not counted
+        speeds += [2 * SIZE**3 / one / 1e9 for one, _ in turns]
         # Per operation of a round: what share of the speed of the product it is.
-        worth = statistics.median(one / seconds for one, seconds in pairs) / (2 * SIZE**3)
+        worth = statistics.median(one / whole for one, whole in turns) / (2 * SIZE**3)
         needed = min(in_sample_space(n), ordinary(n))
         rows.append(
             [
                 f"{clients} x {n}",
-                f"{statistics.median(rounds):.2f}",
+                f"{statistics.median(whole for _, whole in turns):.2f}",
                 f"{clients * ordinary(n) / 1e9:.0f}",
                 f"{clients * ordinary(n) * worth:.0%}",
                 f"{clients * needed / 1e9:.0f}",

@@ -4,14 +4,13 @@
 """
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+from tests.test_cli import coterie_process
 
 DOCS = Path(__file__).parent.parent / "docs"
 COMMAND = r"`coterie run (?P<command>[^`]+) seed=(?P<seed>S|\d+)`"
@@ -44,7 +43,7 @@ def claims(page: Path) -> list[Claim]:
         seeds = whole(match["seeds"]) if match["seed"] == "S" else [int(match["seed"])]
         several = match["each"] or match["range"]
         numbers = [float(number) for number in re.findall(NUMBER, several)]
-        is_range = " to " in " ".join(several.split())
+        is_range = re.search(r"\bto\b", several)
         each, ends = ([], numbers) if is_range else (numbers, [])
         mean = None if match["mean"] is None else float(match["mean"])
         found.append(Claim(page.stem, match["command"], seeds, mean, each, ends))
@@ -104,13 +103,9 @@ def accuracy(command: str, seed: int, folder: Path) -> float:
     """What the command prints, in percent."""
     where = str(folder / str(seed))
     words = ["run", *command.split(), f"seed={seed}", "--json", "--out", where]
-    done = subprocess.run(
-        [sys.executable, "-m", "coterie", *words],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    if done.returncode and "coterie data get" in done.stderr:
+    process = coterie_process(*words)
+    printed, said = process.communicate()
+    if process.returncode and "coterie data get" in said:
         pytest.skip("its data set is not here")
-    assert done.returncode == 0, done.stderr
-    return 100 * json.loads(done.stdout)["metrics"]["accuracy"]
+    assert process.returncode == 0, said
+    return 100 * json.loads(printed)["metrics"]["accuracy"]

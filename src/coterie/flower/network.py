@@ -28,7 +28,7 @@ from coterie.engine.simulator import Simulator
 from coterie.experiment.evaluation import losses_or_gradients
 from coterie.flower.enrolment import rehearsal
 from coterie.flower.replies import Spec, Usual, checked
-from coterie.flower.roster import Counts, Roster, warn
+from coterie.flower.roster import Roster, warn
 from coterie.flower.settings import App
 from coterie.flower.wire import BadPacket, Packet
 
@@ -255,12 +255,7 @@ class Network(Simulator):
 
     def notes(self) -> dict[str, Any]:
         """What happened since this was last asked, for the record of a round."""
-        counts, self.roster.counts = self.roster.counts, Counts()
-        return {
-            "refused": counts.refused,
-            "silent": counts.silent,
-            **{name: round(value, 3) for name, value in counts.seconds.items()},
-        }
+        return self.roster.notes()
 
 
 def unwrapped(step: Callable[..., Any]) -> tuple[Callable[..., Any], dict[str, Any]]:

@@ -196,6 +196,15 @@ class Roster:
             time.sleep(ONLINE_SECONDS)
             self.look()
 
+    def notes(self) -> dict[str, Any]:
+        """What happened since this was last asked, for the record of a round."""
+        counts, self.counts = self.counts, Counts()
+        return {
+            "refused": counts.refused,
+            "silent": counts.silent,
+            **{name: round(value, 3) for name, value in counts.seconds.items()},
+        }
+
 
 def warn(text: str) -> None:
     warnings.warn(text, CoterieWarning, stacklevel=3)
