@@ -168,12 +168,19 @@ PARTS: dict[str, Callable[[argparse.Namespace], str]] = {
 }
 
 
+def count(text: str) -> int:
+    """A whole number of at least one."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text}")
+    return int(text)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--repeats", type=int, default=5, help="warm rounds of each contender")
-    parser.add_argument("--turns", type=int, default=3, help="times that each peer is started")
-    parser.add_argument("--timeout", type=int, default=300, help="seconds a contender may take")
+    parser.add_argument("--threads", type=count, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--repeats", type=count, default=5, help="warm rounds of each contender")
+    parser.add_argument("--turns", type=count, default=3, help="times that each peer is started")
+    parser.add_argument("--timeout", type=count, default=300, help="seconds a contender may take")
     parser.add_argument("--quick", action="store_true", help="small sizes: does everything work?")
     parser.add_argument("--only", choices=PARTS, action="append", help="some of the tables")
     parser.add_argument("--write", action="store_true", help="put the tables into README.md")
