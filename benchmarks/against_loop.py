@@ -29,8 +29,8 @@ from coterie.algorithms.ifca import State
 from coterie.core.cohort import Descent, Kernel, Rows
 from coterie.data.federation import Federation, Samples
 from coterie.engine.simulator import Simulator
-from coterie.experiment.compare import markdown
-from coterie.models import mlp
+from coterie.experiment.comparison import markdown
+from coterie.networks import mlp
 
 LR, STEPS, CLASSES, BATCH = 0.1, 10, 10, 10
 KINDS = torch.float32, torch.float64

@@ -13,18 +13,18 @@ import statistics
 import time
 from pathlib import Path
 
-from coterie.flower.app import write_app
-from coterie.flower.commands import (
+from coterie.deploy.commands import (
     HOST,
     START_SECONDS,
     own_home,
     superlink_command,
     temporary_folder,
 )
-from coterie.flower.control import Control, bundled
-from coterie.flower.keys import make_authority, make_node_key
-from coterie.flower.local import run_local
-from coterie.flower.processes import Processes, free_ports
+from coterie.deploy.control import Control, bundled
+from coterie.deploy.keys import make_authority, make_node_key
+from coterie.deploy.local import run_local
+from coterie.deploy.processes import Processes, free_ports
+from coterie.flower.app import write_app
 
 PROJECT = """
 [build-system]

@@ -26,7 +26,7 @@ import speed
 
 import coterie
 from coterie.core.errors import CoterieError
-from coterie.experiment.compare import markdown
+from coterie.experiment.comparison import markdown
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "contenders"))

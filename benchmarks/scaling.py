@@ -17,8 +17,8 @@ import torch
 
 import coterie
 from coterie.data.federation import Federation, Samples
-from coterie.experiment.compare import markdown
-from coterie.models import mlp
+from coterie.experiment.comparison import markdown
+from coterie.networks import mlp
 
 SAMPLES, FEATURES, HIDDEN, CLASSES = 20, 64, 100, 10
 METHODS = {

@@ -18,10 +18,10 @@ import torch
 from coterie import Classification, FedAvg
 from coterie.algorithms.fedavg import State
 from coterie.data.federation import Samples
-from coterie.engine.products import product
+from coterie.engine.kernels.matmul import product
 from coterie.engine.simulator import Simulator
-from coterie.experiment.compare import markdown
-from coterie.models import mlp
+from coterie.experiment.comparison import markdown
+from coterie.networks import mlp
 
 F, H, C, STEPS = 784, 200, 10, 10
 SIZE = 2048  # of the matrices whose product is the yardstick

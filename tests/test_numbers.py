@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.test_cli import coterie_process
+from tests.cli.test_main import coterie_process
 
 DOCS = Path(__file__).parent.parent / "docs"
 COMMAND = r"`coterie run (?P<command>[^`]+) seed=(?P<seed>S|\d+)`"

@@ -10,7 +10,7 @@ from coterie.algorithms.fedavg import State
 from coterie.core.cohort import Cohort
 from coterie.data.federation import Samples
 from coterie.engine.simulator import Simulator
-from coterie.models import mlp
+from coterie.networks import mlp
 
 given = work.load()
 torch.set_num_threads(given.threads)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from coterie.algorithms.per_fedavg import PerFedAvg
     from coterie.core.errors import CoterieError, CoterieWarning
     from coterie.data.federation import Federation
-    from coterie.experiment.catalogue import load
+    from coterie.experiment.plan import load
     from coterie.experiment.run import Run
     from coterie.experiment.simulate import simulate
     from coterie.tasks import Centre, Classification, Regression
@@ -55,7 +55,7 @@ HOMES = {
     "PerFedAvg": "algorithms.per_fedavg",
     "Regression": "tasks",
     "Run": "experiment.run",
-    "load": "experiment.catalogue",
+    "load": "experiment.plan",
     "simulate": "experiment.simulate",
 }
 

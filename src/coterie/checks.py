@@ -21,6 +21,7 @@ from typing import Any, get_type_hints
 import torch
 from torch import Tensor, nn
 
+from coterie.channel.wrappers import Wrapper
 from coterie.core import seeds
 from coterie.core.algorithm import Algorithm
 from coterie.core.clients import Clients, Each, step_name
@@ -28,7 +29,6 @@ from coterie.core.errors import SettingError
 from coterie.core.task import Task
 from coterie.data.federation import Federation, Samples
 from coterie.engine.simulator import Simulator
-from coterie.engine.wrappers import Wrapper
 from coterie.experiment.run import Run
 from coterie.experiment.settings import RunSettings
 from coterie.experiment.simulate import simulate

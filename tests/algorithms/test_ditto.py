@@ -4,9 +4,9 @@ import torch
 import coterie
 from coterie import Ditto, FedAvg, Local
 from coterie.algorithms.ditto import State
+from coterie.channel.wrappers import Bytes, Metered
 from coterie.core.task import summary
 from coterie.engine.simulator import Simulator
-from coterie.engine.wrappers import Bytes, Metered
 from tests.algorithms.lines import line, simulator, start_of
 
 

@@ -5,10 +5,10 @@ from torch import nn
 import coterie
 from coterie import FedAvg, FeSEM, Regression
 from coterie.algorithms.fesem import State, smallest_good
+from coterie.channel.wrappers import Bytes, Metered
 from coterie.checks import CHECKS, Deaf, any_network_will_do, order_of_clients_does_not_matter
 from coterie.core.errors import CoterieError, SettingError
 from coterie.engine.simulator import Simulator
-from coterie.engine.wrappers import Bytes, Metered
 from tests.algorithms.lines import line, simulator, start_of
 
 
@@ -153,7 +153,7 @@ def test_no_two_centres_begin_alike():
 def test_clients_that_k_means_did_not_see_join_the_nearest_centre():
     federation, task = coterie.load("rotated-digits", clients=40)
     before = FeSEM(k=4, sample=20).init(start_of(Simulator(federation.train, task)))
-    found = coterie.metrics.clustering(before.cluster, federation.cluster)
+    found = coterie.evaluation.measures.clustering(before.cluster, federation.cluster)
     assert found["ari"] == 1.0
 
 

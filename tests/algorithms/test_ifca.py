@@ -5,9 +5,9 @@ from torch import nn
 import coterie
 from coterie import IFCA, Classification, FedAvg, Federation
 from coterie.algorithms.ifca import State
+from coterie.channel.wrappers import Bytes, Metered
 from coterie.core.errors import SettingError
 from coterie.data.federation import Samples
-from coterie.engine.wrappers import Bytes, Metered
 from tests.algorithms.lines import line, simulator, start_of
 
 

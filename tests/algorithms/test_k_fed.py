@@ -7,7 +7,7 @@ from coterie.algorithms import k_fed
 from coterie.algorithms.k_fed import local_centres
 from coterie.core.errors import SettingError
 from coterie.engine.simulator import Simulator
-from coterie.experiment.catalogue import planned
+from coterie.experiment.plan import planned
 from tests.algorithms.lines import start_of
 
 

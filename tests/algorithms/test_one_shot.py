@@ -5,10 +5,10 @@ from torch import nn
 import coterie
 from coterie import OneShot, Regression
 from coterie.algorithms.one_shot import State
+from coterie.channel.wrappers import Bytes, Metered
 from coterie.core.errors import SettingError
 from coterie.data.federation import Samples
 from coterie.engine.simulator import Simulator
-from coterie.engine.wrappers import Bytes, Metered
 from tests.algorithms.lines import Everybody, line, simulator, start_of
 
 
@@ -122,7 +122,7 @@ def test_replies_that_were_lost_are_asked_for_again():
     assert found.models.flatten().sort().values.tolist() == [-3.0, 1.0]
 
 
-class HalfDeaf(coterie.engine.wrappers.Wrapper):
+class HalfDeaf(coterie.channel.wrappers.Wrapper):
     calls = 0
 
     def only(self, ids):

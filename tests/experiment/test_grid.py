@@ -7,12 +7,12 @@ import torch
 from torch import nn
 
 import coterie
-from coterie import cli
+from coterie.cli import main as cli
 from coterie.core.errors import CheckpointError, CoterieError, SettingError
 from coterie.data.federation import Samples
-from coterie.engine.joined import Joins
-from coterie.experiment.catalogue import planned, planned_again
+from coterie.engine.copies.shared_work import Joins
 from coterie.experiment.grid import Grid
+from coterie.experiment.plan import planned, planned_again
 from coterie.experiment.run import Run
 from coterie.experiment.settings import RunSettings
 from tests.algorithms.lines import line

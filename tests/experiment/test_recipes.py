@@ -2,10 +2,10 @@ import json
 
 import pytest
 
-from coterie import cli
+from coterie.cli import main as cli
 from coterie.core.errors import SettingError
 from coterie.experiment import recipes
-from coterie.experiment.catalogue import planned
+from coterie.experiment.plan import planned
 
 ALL = recipes.all_recipes()
 

@@ -11,7 +11,7 @@ from torch import nn
 import coterie
 from coterie import IFCA, CoterieWarning, FedAvg, Federation, Local, Oracle, Regression
 from coterie.core.errors import CheckpointError, CoterieError, DataError, SettingError
-from coterie.engine.checkpoints import Checkpoint
+from coterie.experiment.checkpoint import Checkpoint
 from coterie.experiment.folder import RunFolder
 from coterie.experiment.run import Run
 from coterie.experiment.settings import RunSettings

@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from coterie.cli import main
+from coterie.cli.main import main
 from coterie.core.errors import SettingError
 from coterie.experiment.trackers import tracker
 

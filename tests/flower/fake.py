@@ -7,7 +7,7 @@ from typing import Any
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from coterie.experiment.catalogue import planned
+from coterie.experiment.plan import planned
 from coterie.flower.node import NodeFile, Worker
 from coterie.flower.settings import App, NetworkSettings
 

@@ -6,16 +6,16 @@ import pytest
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
-from coterie import cli
+from coterie.cli import main as cli
 from coterie.core.errors import SettingError
-from coterie.experiment.catalogue import planned
+from coterie.experiment.plan import planned
 from coterie.experiment.settings import setting_names
 from coterie.flower.app import app_of, read_app
 from coterie.flower.node import NodeFile
 from coterie.flower.server import serve
 from coterie.flower.settings import App, NetworkSettings
 from tests.flower.fake import FakeGrid
-from tests.flower.test_network import alike, simulated
+from tests.flower.test_clients import alike, simulated
 
 
 def table(path: Path, hospitals="abcdef", rows=12, seed=0) -> Path:

@@ -7,8 +7,8 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from coterie.core.lazy import picked
 from coterie.flower.wire import RAW, TYPES, BadPacket, Packet, packed, unpacked, word
+from coterie.tensors.lazy import select_rows
 
 
 @pytest.mark.parametrize("kind", TYPES.values(), ids=str)
@@ -23,7 +23,7 @@ def test_tensors_of_every_kind_go_there_and_back(kind, shape):
 
 def test_views_and_lazy_models_arrive_as_what_they_stand_for():
     rows = torch.arange(6.0).view(3, 2)
-    sent = {"turned": rows.T, "picked": picked(rows, torch.tensor([2, 0]))}
+    sent = {"turned": rows.T, "picked": select_rows(rows, torch.tensor([2, 0]))}
     got = unpacked(packed(Packet({}, sent))).tensors
     assert torch.equal(got["turned"], rows.T)
     assert torch.equal(got["picked"], rows[[2, 0]])

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from coterie.experiment.pages import write_page
 from coterie.report import render, server
+from coterie.report.pages import write_page
 from tests.report.browser import CHROMIUM, Browser
 
 MakeRun = Callable[..., Path]

@@ -13,8 +13,8 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from coterie.experiment.frames import moments
 from coterie.report import render
+from coterie.report.frames import moments
 from coterie.report.palette import match
 
 MakeRun = Callable[..., Path]

@@ -6,9 +6,9 @@ from pathlib import Path
 import plotly.graph_objects as go
 import pytest
 
-from coterie.experiment.pages import page, write_page
 from coterie.report import grouped, read
 from coterie.report.figures import spread
+from coterie.report.pages import page, write_page
 from tests.report.test_page import HOSTILE, Elements, edit
 
 MakeRun = Callable[..., Path]

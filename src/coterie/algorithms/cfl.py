@@ -41,10 +41,10 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from coterie.core.algorithm import Info, Serving, Start
-from coterie.core.clients import Clients, Each, merged, on_client
+from coterie.core.clients import Clients, Each, merge_answers, on_client
 from coterie.core.cohort import Cohort
-from coterie.core.errors import above, at_least, one_of
-from coterie.core.work import LocalWork
+from coterie.core.local_training import LocalTraining
+from coterie.core.validate import above, at_least, one_of
 from coterie.vectors.bipartition import LINKAGES, bipartition, contrast, cosines
 
 
@@ -66,7 +66,7 @@ class Choice(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CFL(LocalWork):
+class CFL(LocalTraining):
     """A cluster that is at rest while its clients still pull apart is split in two."""
 
     eps1: float = 0.5  # a cluster is at rest when the norm of its mean update is below this
@@ -159,7 +159,7 @@ class CFL(LocalWork):
         """Who answered, in order of id, and what; None if nobody did."""
         sure = state.maybe.sum(1)[clients.ids] == 1
         own, index = Each(state.models, state.cluster), Each(state.cluster)
-        return merged(
+        return merge_answers(
             clients.only(clients.ids[sure]).run(self.train, model=own, cluster=index),
             clients.only(clients.ids[~sure]).run(
                 self.rejoin, models=state.models, maybe=Each(state.maybe)

@@ -31,8 +31,8 @@ from torch import Tensor
 from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.clients import Clients, on_client
 from coterie.core.cohort import Cohort
-from coterie.core.errors import at_least, one_of
-from coterie.core.work import LocalWork
+from coterie.core.local_training import LocalTraining
+from coterie.core.validate import at_least, one_of
 from coterie.vectors.folds import ByCluster
 
 
@@ -48,7 +48,7 @@ class Upload(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ditto(LocalWork):
+class Ditto(LocalTraining):
     """FedAvg, and for each client a model of its own that is pulled towards the global one."""
 
     personal_pull: float = 0.03  # strength lambda of the personal models' pull to the global one

@@ -24,8 +24,8 @@ from torch import Tensor
 from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.clients import Clients, on_client
 from coterie.core.cohort import Cohort
-from coterie.core.errors import one_of
-from coterie.core.work import LocalWork
+from coterie.core.local_training import LocalTraining
+from coterie.core.validate import one_of
 from coterie.vectors.folds import ByCluster
 
 
@@ -40,7 +40,7 @@ class Upload(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAvg(LocalWork):
+class FedAvg(LocalTraining):
     """One model for all: clients train it on their data, the server takes the mean."""
 
     weighting: str = "equal"  # weight of a client in a mean: equal, or its size

@@ -27,8 +27,8 @@ from torch import Tensor
 from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.clients import Clients, on_client
 from coterie.core.cohort import Cohort
-from coterie.core.errors import at_least, one_of
-from coterie.core.work import LocalWork
+from coterie.core.local_training import LocalTraining
+from coterie.core.validate import at_least, one_of
 from coterie.vectors.folds import ByCluster
 
 
@@ -43,7 +43,7 @@ class Upload(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedProx(LocalWork):
+class FedProx(LocalTraining):
     """One model for all, as FedAvg, with local training pulled back towards it."""
 
     mu: float = 0.1  # strength of the pull of local training towards the model that was sent

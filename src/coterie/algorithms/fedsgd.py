@@ -25,9 +25,10 @@ from torch import Tensor
 from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.clients import Clients, on_client
 from coterie.core.cohort import Cohort
-from coterie.core.errors import SettingError, one_of
+from coterie.core.errors import SettingError
 from coterie.core.layout import keeps_statistics
-from coterie.core.work import GradientWork
+from coterie.core.local_training import GradientSettings
+from coterie.core.validate import one_of
 from coterie.vectors.folds import ByCluster
 
 
@@ -42,7 +43,7 @@ class Upload(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedSGD(GradientWork):
+class FedSGD(GradientSettings):
     """One model for all: clients send a gradient, the server makes the step."""
 
     weighting: str = "equal"  # weight of a client in a mean: equal, or its size

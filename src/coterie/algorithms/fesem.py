@@ -42,12 +42,12 @@ from torch import Tensor
 
 from coterie.algorithms.fedavg import FedAvg
 from coterie.algorithms.one_shot import OneShot, clustered_part, few
-from coterie.core.algorithm import Info, Serving, Start, joined
+from coterie.core.algorithm import Info, Serving, Start, with_newcomers
 from coterie.core.clients import Clients, Each, on_client
 from coterie.core.cohort import Cohort
-from coterie.core.errors import at_least, at_most_clients, one_of, share
 from coterie.core.layout import split
-from coterie.core.work import LocalWork
+from coterie.core.local_training import LocalTraining
+from coterie.core.validate import at_least, at_most_clients, fraction, one_of
 from coterie.starts import PANEL
 from coterie.vectors.kmeans import Assigned, nearest
 
@@ -74,7 +74,7 @@ class Judgement(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FeSEM(LocalWork):
+class FeSEM(LocalTraining):
     """The server clusters the clients' models; members of a cluster train on from their mean."""
 
     k: int = 2  # clusters K; 0: chosen on a sample of clients
@@ -103,7 +103,7 @@ class FeSEM(LocalWork):
         at_least(self, "sample", 1)
         at_least(self, "k_most", 1)
         at_least(self, "k_rounds", 1)
-        share(self, "kept")
+        fraction(self, "kept")
         one_of(self, "serves", ["centre", "own"])
 
     def init(self, start: Start) -> State:
@@ -119,7 +119,7 @@ class FeSEM(LocalWork):
         k = len(state.models)
         part = clustered_part(clients.task.layout, self.part)
         centres = split(part, state.models)[0]
-        clients, cluster = joined(self.choose, state.models, state.cluster, clients)
+        clients, cluster = with_newcomers(self.choose, state.models, state.cluster, clients)
 
         def expectation(ids: Tensor, model: Tensor) -> Tensor:
             if clients.round % self.recluster:
@@ -133,7 +133,7 @@ class FeSEM(LocalWork):
         return after, Info(ids, up.cluster, k)
 
     def serve(self, state: State, clients: Clients) -> Serving:
-        clients, cluster = joined(self.choose, state.models, state.cluster, clients)
+        clients, cluster = with_newcomers(self.choose, state.models, state.cluster, clients)
         own = partial(self.own, rounds=int(state.rounds)) if self.serves == "own" else None
         return Serving(state.models, clients.ids, cluster[clients.ids], adapt=own)
 
@@ -163,13 +163,13 @@ class FeSEM(LocalWork):
 
     def _common(self, start: Start) -> Tensor:
         """The model [d] that all clients train before they are clustered."""
-        work = self.local_work() | {"lr": self.warm_lr or self.lr}
+        work = self.settings_by_name() | {"lr": self.warm_lr or self.lr}
         return FedAvg(**work, weighting=self.weighting).model_after(self.warm_rounds, start)
 
     def started(self, k: int, clients: Clients, model: Tensor, seed: int) -> State:
         """The first centres: clusters of what clients make of one model [d] in a local training."""
         common = {name: getattr(self, name) for name in ("part", "tries", "sample", "kept")}
-        once = OneShot(k=k, fits=1, **common, **self.local_work())
+        once = OneShot(k=k, fits=1, **common, **self.settings_by_name())
         models, cluster = once.clustered(clients, model, seed)
         return State(models, cluster, torch.tensor(0))
 
@@ -182,7 +182,7 @@ class FeSEM(LocalWork):
             state = trial.started(k, clients, model, seed)
             for _ in range(self.k_rounds):
                 state, _ = trial.round(state, clients)
-            members, cluster = joined(trial.choose, state.models, state.cluster, clients)
+            members, cluster = with_newcomers(trial.choose, state.models, state.cluster, clients)
             ids, up = members.run(trial.judge, model=Each(state.models, cluster))
             if len(ids):
                 losses[k - 1, ids] = up.loss.double()

@@ -34,12 +34,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.core.algorithm import Info, Serving, Start, joined
-from coterie.core.clients import Clients, Each, merged, on_client
+from coterie.core.algorithm import Info, Serving, Start, with_newcomers
+from coterie.core.clients import Clients, Each, merge_answers, on_client
 from coterie.core.cohort import Cohort
-from coterie.core.errors import SettingError, above, at_least, between, one_of
+from coterie.core.errors import SettingError
 from coterie.core.layout import Layout, join, split
-from coterie.core.work import LocalWork
+from coterie.core.local_training import LocalTraining
+from coterie.core.validate import above, at_least, between, one_of
 from coterie.vectors import fusion
 from coterie.vectors.folds import ByCluster
 from coterie.vectors.fusion import Pairs, together
@@ -82,7 +83,7 @@ class HeldOut(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FPFC(LocalWork):
+class FPFC(LocalTraining):
     """Devices keep models of their own, which a penalty on their differences draws together."""
 
     lam: float = 0.0  # strength of the fusion lambda; 0: chosen on a path
@@ -132,7 +133,7 @@ class FPFC(LocalWork):
         cluster = self._clusters(state)
         models = self._models(state, cluster, clients.task.layout)
         heard = torch.where(state.size > 0, cluster, -1)
-        clients, cluster = joined(self.choose, models, heard, clients)
+        clients, cluster = with_newcomers(self.choose, models, heard, clients)
         return Serving(models, clients.ids, cluster[clients.ids])
 
     @on_client
@@ -178,7 +179,7 @@ class FPFC(LocalWork):
         message: dict[str, Any] = {"zeta": Each(state.zeta), "trunk": state.trunk, "share": share}
         new = state.size[clients.ids] == 0
         starters, veterans = clients.only(clients.ids[new]), clients.only(clients.ids[~new])
-        ids, up = merged(
+        ids, up = merge_answers(
             starters.run(self.begin, omega=Each(state.omega), **message),
             veterans.run(self.train, **message),
         )

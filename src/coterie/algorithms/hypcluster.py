@@ -34,8 +34,8 @@ from coterie import starts
 from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.clients import Clients, on_client
 from coterie.core.cohort import Cohort
-from coterie.core.errors import at_least, at_most_clients, one_of
-from coterie.core.work import LocalWork
+from coterie.core.local_training import LocalTraining
+from coterie.core.validate import at_least, at_most_clients, one_of
 from coterie.vectors.folds import ByCluster
 
 
@@ -58,7 +58,7 @@ class Losses(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HypCluster(LocalWork):
+class HypCluster(LocalTraining):
     """Clients choose the hypothesis with the lowest loss and train it; every sample counts."""
 
     k: int = 2  # clusters

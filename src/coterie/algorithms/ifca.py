@@ -34,9 +34,10 @@ from coterie.algorithms.fedavg import FedAvg
 from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.clients import Clients, Each, on_client
 from coterie.core.cohort import Cohort
-from coterie.core.errors import SettingError, at_least, at_most_clients, one_of
+from coterie.core.errors import SettingError
 from coterie.core.layout import Layout, join, keeps_statistics, split
-from coterie.core.work import LocalWork
+from coterie.core.local_training import LocalTraining
+from coterie.core.validate import at_least, at_most_clients, one_of
 from coterie.vectors.folds import ByCluster
 
 
@@ -63,7 +64,7 @@ class Losses(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class IFCA(LocalWork):
+class IFCA(LocalTraining):
     """Clients choose the cluster model with the lowest loss on their data and train it on."""
 
     k: int = 2  # clusters
@@ -192,7 +193,7 @@ class IFCA(LocalWork):
         """A whole model [d] whose trunk the clusters begin with."""
         if self.share != "frozen":
             return start.models(1)[0]
-        fedavg = FedAvg(**self.local_work(), weighting=self.weighting)
+        fedavg = FedAvg(**self.settings_by_name(), weighting=self.weighting)
         return fedavg.model_after(self.trunk_rounds, start)
 
     def _losses(self, models: Tensor, trunk: Tensor, clients: Clients) -> tuple[Tensor, Tensor]:

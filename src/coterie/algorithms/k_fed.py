@@ -38,7 +38,8 @@ from coterie.core import seeds
 from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.clients import Clients, on_client
 from coterie.core.cohort import Cohort
-from coterie.core.errors import SettingError, at_least, one_of
+from coterie.core.errors import SettingError
+from coterie.core.validate import at_least, one_of
 from coterie.vectors.kmeans import (
     kmeans,
     lloyd,

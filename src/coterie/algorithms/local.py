@@ -21,7 +21,7 @@ from torch import Tensor
 from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.clients import Clients, on_client
 from coterie.core.cohort import Cohort
-from coterie.core.work import LocalWork
+from coterie.core.local_training import LocalTraining
 
 
 class State(NamedTuple):
@@ -35,7 +35,7 @@ class Upload(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Local(LocalWork):
+class Local(LocalTraining):
     """Each client trains a model of its own on its own data."""
 
     def init(self, start: Start) -> State:

@@ -27,19 +27,13 @@ import torch
 from torch import Tensor
 
 from coterie.core import seeds
-from coterie.core.algorithm import REDRAWS, Info, Serving, Start, joined
+from coterie.core.algorithm import REDRAWS, Info, Serving, Start, with_newcomers
 from coterie.core.clients import Clients, Each, on_client
 from coterie.core.cohort import Cohort
-from coterie.core.errors import (
-    CoterieError,
-    SettingError,
-    at_least,
-    at_most_clients,
-    one_of,
-    share,
-)
+from coterie.core.errors import CoterieError, SettingError
 from coterie.core.layout import Layout, join, split
-from coterie.core.work import LocalWork
+from coterie.core.local_training import LocalTraining
+from coterie.core.validate import at_least, at_most_clients, fraction, one_of
 from coterie.vectors.kmeans import Assigned, kmeans, nearest
 
 
@@ -63,7 +57,7 @@ class Choice(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OneShot(LocalWork):
+class OneShot(LocalTraining):
     """Clients train alone, their models are clustered once, then each cluster has its FedAvg."""
 
     k: int = 2  # clusters K
@@ -84,7 +78,7 @@ class OneShot(LocalWork):
             raise SettingError(f"`trim` of OneShot must be below 0.5, got {self.trim:g}")
         at_least(self, "tries", 1)
         at_least(self, "sample", 1)
-        share(self, "kept")
+        fraction(self, "kept")
         one_of(self, "weighting", ["equal", "size"])
 
     def init(self, start: Start) -> State:
@@ -93,14 +87,14 @@ class OneShot(LocalWork):
 
     def round(self, state: State, clients: Clients) -> tuple[State, Info]:
         k = len(state.models)
-        clients, cluster = joined(self.choose, state.models, state.cluster, clients)
+        clients, cluster = with_newcomers(self.choose, state.models, state.cluster, clients)
         fold = Assigned(k, lambda ids, _: cluster[ids], by_size=self.weighting == "size")
         ids, up = clients.run(self.train, fold=fold, model=Each(state.models, cluster))
         known = state.cluster.index_put((ids,), up.cluster)
         return State(up.mean("model", empty=state.models), known), Info(ids, up.cluster, k)
 
     def serve(self, state: State, clients: Clients) -> Serving:
-        clients, cluster = joined(self.choose, state.models, state.cluster, clients)
+        clients, cluster = with_newcomers(self.choose, state.models, state.cluster, clients)
         return Serving(state.models, clients.ids, cluster[clients.ids])
 
     def clustered(self, clients: Clients, model: Tensor, seed: int) -> State:

@@ -17,11 +17,12 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from coterie.core.algorithm import Info, Serving, Start, joined
+from coterie.core.algorithm import Info, Serving, Start, with_newcomers
 from coterie.core.clients import Clients, Each, on_client
 from coterie.core.cohort import Cohort
-from coterie.core.errors import DataError, one_of
-from coterie.core.work import LocalWork
+from coterie.core.errors import DataError
+from coterie.core.local_training import LocalTraining
+from coterie.core.validate import one_of
 from coterie.vectors.folds import ByCluster
 
 
@@ -41,7 +42,7 @@ class Choice(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Oracle(LocalWork):
+class Oracle(LocalTraining):
     """FedAvg inside the true clusters, which no real method knows."""
 
     weighting: str = "equal"  # weight of a client in a mean: equal, or its size
@@ -67,7 +68,7 @@ class Oracle(LocalWork):
         return State(models, state.cluster), Info(ids, up.cluster, k)
 
     def serve(self, state: State, clients: Clients) -> Serving:
-        clients, cluster = joined(self.choose, state.models, state.cluster, clients)
+        clients, cluster = with_newcomers(self.choose, state.models, state.cluster, clients)
         return Serving(state.models, clients.ids, cluster[clients.ids])
 
     @on_client

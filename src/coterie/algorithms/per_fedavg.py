@@ -32,8 +32,8 @@ from torch import Tensor
 from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.clients import Clients, on_client
 from coterie.core.cohort import Cohort
-from coterie.core.errors import above, at_least, one_of
-from coterie.core.work import GradientWork
+from coterie.core.local_training import GradientSettings
+from coterie.core.validate import above, at_least, one_of
 from coterie.vectors.folds import ByCluster
 
 
@@ -48,7 +48,7 @@ class Upload(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PerFedAvg(GradientWork):
+class PerFedAvg(GradientSettings):
     """Clients train one model for what it becomes after a step on their own data."""
 
     steps: int = 10  # local meta-steps tau, with the step size beta

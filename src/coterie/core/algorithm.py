@@ -109,7 +109,7 @@ class Serving(NamedTuple):
     label: Callable[..., Tensor] | None = None
 
 
-def joined(
+def with_newcomers(
     choose: Callable[..., Any], models: Tensor, known: Tensor, clients: Clients
 ) -> tuple[Clients, Tensor]:
     """The clients that have a cluster, and the cluster by client id; newcomers choose one by loss.

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar, overload
 import torch
 from torch import Tensor
 
-from coterie.core.lazy import dense, picked
 from coterie.core.task import Task
+from coterie.tensors.lazy import dense, select_rows
 
 Step = TypeVar("Step", bound=Callable[..., Any])
 Upload = TypeVar("Upload", bound=tuple[Any, ...])
@@ -53,7 +53,7 @@ class Each:
         if self.index is None:
             return self.rows[ids]
         index = self.index[ids]
-        return picked(self.rows, index) if self.rows.dim() == 2 else self.rows[index]
+        return select_rows(self.rows, index) if self.rows.dim() == 2 else self.rows[index]
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class Clients(Protocol):
     ) -> tuple[Tensor, Result]: ...
 
 
-class Stack:
+class Stacked:
     """The fold that folds nothing: every upload, in increasing order of client id."""
 
     def start(self) -> list[tuple[Tensor, Any]]:
@@ -149,10 +149,10 @@ class Stack:
         return kind(*(torch.cat(chunks)[order] for chunks in fields))
 
 
-def merged(*answers: tuple[Tensor, Any]) -> tuple[Tensor, Any]:
+def merge_answers(*answers: tuple[Tensor, Any]) -> tuple[Tensor, Any]:
     """Answers of different clients, to different steps with one upload, as one answer.
 
     Clients are in increasing order of id; the upload is None if nobody answered.
     """
     ids = torch.cat([torch.arange(0), *(ids for ids, _ in answers)]).sort().values
-    return ids, Stack().finish([(ids, upload) for ids, upload in answers if len(ids)])
+    return ids, Stacked().finish([(ids, upload) for ids, upload in answers if len(ids)])

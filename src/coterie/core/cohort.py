@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core import seeds
-from coterie.core.devices import CPU
-from coterie.core.lazy import moved
 from coterie.core.task import Task
+from coterie.tensors.devices import CPU
+from coterie.tensors.lazy import to_device
 
 
 class Rows(NamedTuple):
@@ -65,7 +65,7 @@ class Seeds(Protocol):
 
 
 @dataclass(frozen=True)
-class Noise:
+class ClientSeeds:
     """Seeds that are worked out when a network that draws asks for them; most never do."""
 
     address: tuple[int | str, ...]
@@ -100,7 +100,7 @@ class Descent(NamedTuple):
         )
 
 
-class Chosen(NamedTuple):
+class Choice(NamedTuple):
     """What `Cohort.choose` gives."""
 
     cluster: Tensor  # [m] which of the models it is, the first of equals
@@ -185,15 +185,15 @@ class Cohort:
         A model that has diverged has infinite loss, never NaN, so that nobody chooses it.
         """
         with torch.no_grad():
-            return finite(self._kernel.losses(models, self._rows))
+            return nan_to_inf(self._kernel.losses(models, self._rows))
 
-    def choose(self, models: Tensor) -> Chosen:
+    def choose(self, models: Tensor) -> Choice:
         """The model of [k, d] with the lowest mean loss on each client's data, as `loss` has it.
 
         To train the chosen model on from here costs less than to train `models[cluster]`.
         """
         with torch.no_grad():
-            return Chosen(*self._kernel.choose(models, self._rows))
+            return Choice(*self._kernel.choose(models, self._rows))
 
     def gradient(self, model: Tensor, *, batch: int = 0, weight_decay: float = 0.0) -> Tensor:
         """The gradient [m, d] of each client's mean loss at its row of `model` [m, d].
@@ -210,7 +210,7 @@ class Cohort:
                     for size, i in zip(sizes, self._ids.tolist(), strict=True)
                 ]
             )
-        gradient = self._kernel.gradient(model, rows, Noise(address, self._ids))
+        gradient = self._kernel.gradient(model, rows, ClientSeeds(address, self._ids))
         if weight_decay:
             width = self.task.layout.trained_size
             gradient[:, :width] += weight_decay * model[:, :width]
@@ -257,7 +257,7 @@ class Cohort:
         if anchor is not None:
             strength = torch.as_tensor(pull, dtype=start.dtype, device=self._device)
             strength = strength.expand(start.shape[1])
-        noise = Noise(address, self._ids)
+        noise = ClientSeeds(address, self._ids)
         ids = self._ids if self._whole else None
         descent = Descent(lr, counts, batches, noise, only, strength, anchor, weight_decay, ids)
         return self._kernel.descend(start, self._rows, descent)
@@ -284,7 +284,7 @@ class Cohort:
     def only(self, places: Tensor) -> Cohort:
         """Those of the clients that stand at `places` [a]; their randomness begins anew."""
         rows = Rows(*(part[places] for part in self._rows))
-        return self._other(self._ids[moved(places, CPU)], rows, self._address, self._whole)
+        return self._other(self._ids[to_device(places, CPU)], rows, self._address, self._whole)
 
     def among(self, chosen: Tensor) -> Cohort:
         """The same clients with those of their samples that `chosen` [m, n] names.
@@ -327,7 +327,7 @@ class Cohort:
 
     def remembers(self, name: str) -> Tensor:
         """Which clients kept something under `name`, [m]."""
-        known: Tensor = moved(self._memory.remembers(name, self._ids), self._device)
+        known: Tensor = to_device(self._memory.remembers(name, self._ids), self._device)
         return known
 
     def recall(self, name: str, default: Tensor | None = None) -> Tensor:
@@ -337,18 +337,18 @@ class Cohort:
             assert bool(known.all()), f"a client recalls {name} but never kept it"
         elif not bool(known.any()):
             return default
-        rows: Tensor = moved(self._memory.recall(name, self._ids), self._device)
+        rows: Tensor = to_device(self._memory.recall(name, self._ids), self._device)
         if default is None:
             return rows
-        known = moved(known, self._device).view(-1, *(1 for _ in default.shape[1:]))
+        known = to_device(known, self._device).view(-1, *(1 for _ in default.shape[1:]))
         return torch.where(known, rows, default)
 
     def keep(self, name: str, value: Tensor) -> None:
         """Let each client keep its row of `value` [m, ...] until a later round."""
-        self._memory.keep(name, self._ids, moved(value, CPU))
+        self._memory.keep(name, self._ids, to_device(value, CPU))
 
 
-def finite(losses: Tensor) -> Tensor:
+def nan_to_inf(losses: Tensor) -> Tensor:
     """Losses with infinity for those that are not a number."""
     return losses.nan_to_num(nan=torch.inf, posinf=torch.inf)
 

@@ -3,19 +3,24 @@
 from typing import Any
 
 from coterie.data.federation import Federation, Samples
-from coterie.data.labelled import Cifar10, Digits, FashionMnist, Mnist
-from coterie.data.labelswap import LabelSwapFashion, LabelSwapMnist
-from coterie.data.mixtures import LinearMixture
-from coterie.data.rotated import RotatedCifar, RotatedDigits, RotatedFashion, RotatedMnist
-from coterie.data.synthetic import FpfcSynthetic, LeafSynthetic
-from coterie.data.tables import Table
-from coterie.data.unlabelled import (
+from coterie.data.federations.by_person import Celeba, Femnist, MnistWriters
+from coterie.data.federations.dealt import Cifar10, Digits, FashionMnist, Mnist
+from coterie.data.federations.label_swap import LabelSwapFashion, LabelSwapMnist
+from coterie.data.federations.linear_mixture import LinearMixture
+from coterie.data.federations.rotated import (
+    RotatedCifar,
+    RotatedDigits,
+    RotatedFashion,
+    RotatedMnist,
+)
+from coterie.data.federations.sample_clusters import (
     GaussianClusters,
     MnistDigitRotations,
     MnistDigits,
     SubspaceClusters,
 )
-from coterie.data.writers import Celeba, Femnist, MnistWriters
+from coterie.data.federations.synthetic import FpfcSynthetic, LeafSynthetic
+from coterie.data.tables import Table
 
 FEDERATIONS: dict[str, type[Any]] = {
     "rotated-digits": RotatedDigits,

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from coterie.core import seeds
 from coterie.core.cohort import Rows
-from coterie.core.errors import DataError, between
+from coterie.core.errors import DataError
+from coterie.core.validate import between
 
 
 class Pickable(Protocol):

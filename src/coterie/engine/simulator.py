@@ -15,15 +15,16 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
-from coterie.core.clients import Call, Clients, Each, Fold, Stack
+from coterie.core.clients import Call, Clients, Each, Fold, Stacked
 from coterie.core.cohort import Cohort, Rows
-from coterie.core.devices import CPU, free_bytes, named, on, room
 from coterie.core.errors import CoterieError
-from coterie.core.lazy import moved
 from coterie.core.task import Task
 from coterie.data.federation import Samples
-from coterie.engine.allocator import keep_freed, tidily
+from coterie.engine.devices import find_device
 from coterie.engine.kernels import kernel_for
+from coterie.engine.malloc import keep_freed, tidily
+from coterie.tensors.devices import CPU, default_device, free_bytes, working_bytes
+from coterie.tensors.lazy import to_device
 
 # What the models of a chunk may occupy, if they are formed.
 CHUNK_BYTES = 64 * 2**20
@@ -110,7 +111,7 @@ class Simulator:
         device: str | torch.device = CPU,
     ) -> None:
         keep_freed()
-        self.device = named(device)
+        self.device = find_device(device)
         self.samples = samples
         self._placed: Samples | None = None  # on the device, if they fit
         self.task = task
@@ -154,7 +155,7 @@ class Simulator:
 
     def _room(self, usual: int) -> int:
         """What a chunk may occupy: as much as usual, or more where there are many threads."""
-        return room(self.device, max(usual, THREAD_BYTES * torch.get_num_threads()))
+        return working_bytes(self.device, max(usual, THREAD_BYTES * torch.get_num_threads()))
 
     def notes(self) -> dict[str, Any]:
         """What else there is to say of the round that was; of a simulated one nothing."""
@@ -210,7 +211,9 @@ class Simulator:
         """The samples of clients `ids` on a device that is not the CPU."""
         if self._placed is None:
             self._placed = placed(self.samples, self.device)
-        return Rows(*(moved(part, self.device) for part in self._placed.rows(self.rows_of(ids))))
+        return Rows(
+            *(to_device(part, self.device) for part in self._placed.rows(self.rows_of(ids)))
+        )
 
     def there(self, work: Callable[..., Any], *arguments: Any, **message: Any) -> Any:
         """What `work` gives, done on the device: tensors that it is given are brought there."""
@@ -220,10 +223,10 @@ class Simulator:
             message = {**work.keywords, **message}
             work = work.func
         try:
-            with on(self.device):
+            with default_device(self.device):
                 return work(
-                    *(moved(value, self.device) for value in arguments),
-                    **{name: moved(value, self.device) for name, value in message.items()},
+                    *(to_device(value, self.device) for value in arguments),
+                    **{name: to_device(value, self.device) for name, value in message.items()},
                 )
         except torch.OutOfMemoryError as error:
             raise CoterieError(
@@ -242,7 +245,7 @@ class Simulator:
             download = {n: v.of(chunk) if isinstance(v, Each) else v for n, v in message.items()}
             upload = self.there(call.step, cohort, **download)
             if self.device != CPU:
-                upload = type(upload)(*(moved(value, to) for value in upload))
+                upload = type(upload)(*(to_device(value, to) for value in upload))
             total = fold.add(total, chunk, upload)
         return total
 
@@ -250,8 +253,8 @@ class Simulator:
         """What every chunk of clients is sent, brought to the device once."""
         if isinstance(value, Each):
             shared = value.index is not None and self.device != CPU
-            return replace(value, rows=moved(value.rows, self.device)) if shared else value
-        return moved(value, self.device)
+            return replace(value, rows=to_device(value.rows, self.device)) if shared else value
+        return to_device(value, self.device)
 
     def answered(self, call: Call, fold: Fold[Any]) -> tuple[Tensor, Any]:
         """Who answers a client step, and the fold of what they send, unfinished; here all do."""
@@ -289,7 +292,7 @@ class SimulatedClients:
     ) -> tuple[Tensor, Any]:
         """Run a client step on these clients, chunk by chunk, and fold what they send."""
         assert getattr(step, "__on_client__", False), f"{step} is not marked @on_client"
-        fold = fold or Stack()
+        fold = fold or Stacked()
         address = (*self._address, self._calls[0])
         self._calls[0] += 1
         call = Call(step, self.ids, self.round, address, message)

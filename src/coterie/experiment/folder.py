@@ -25,8 +25,8 @@ from typing import Any
 
 from coterie import report
 from coterie.core.errors import CheckpointError, CoterieError
-from coterie.engine import checkpoints
-from coterie.engine.checkpoints import Checkpoint
+from coterie.experiment import checkpoint as checkpoints
+from coterie.experiment.checkpoint import Checkpoint
 from coterie.experiment.settings import RunSettings
 from coterie.files import flush, remove_unfinished, to_json, write_text
 

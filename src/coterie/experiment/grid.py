@@ -1,9 +1,9 @@
 """Grids: a run with several starts and several values of a setting, all in one pass.
 
 Every combination of a start and of values is a copy of the run: the same federation, the same
-participants and batches, other models. The copies run in lock-step (`coterie.engine.lockstep`). The
-outcome is that of the copy with the lowest training loss; the truth, where it is known, has no say.
-A copy whose models are no longer finite has diverged and is left behind.
+participants and batches, other models. The copies run in lock-step (`engine/copies/lockstep.py`).
+The outcome is that of the copy with the lowest training loss; the truth, where it is known, has no
+say. A copy whose models are no longer finite has diverged and is left behind.
 
 The folder is that of the best copy, with the others' numbers in `result.json` under `copies` and
 their rounds in `copies.jsonl`: one line for each round, in it one record for each copy.
@@ -29,12 +29,12 @@ from coterie.core.algorithm import Algorithm
 from coterie.core.errors import CheckpointError, CoterieError, CoterieWarning, SettingError
 from coterie.core.task import Task
 from coterie.data.federation import Federation
-from coterie.engine.checkpoints import Checkpoint
-from coterie.engine.lockstep import InStep, Shared, Strands
+from coterie.engine.copies.lockstep import InStep, Shared, Strands
+from coterie.experiment.checkpoint import Checkpoint
 from coterie.experiment.folder import Record, RunFolder
+from coterie.experiment.health import Watch
 from coterie.experiment.run import Run, described
 from coterie.experiment.settings import RunSettings, grid_text, setting_names
-from coterie.experiment.watch import Watch
 from coterie.files import to_json, write_text
 
 COPIES = "copies.jsonl"

@@ -21,8 +21,8 @@ from typing import Any
 
 import coterie
 from coterie.core.errors import SettingError, did_you_mean
-from coterie.experiment.compare import markdown
-from coterie.experiment.sweep import Job
+from coterie.experiment.comparison import markdown
+from coterie.experiment.sweeps import Job
 from coterie.files import to_json, write_text
 
 Number = tuple[float, float]  # mean and standard deviation over seeds

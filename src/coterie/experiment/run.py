@@ -18,24 +18,22 @@ import torch
 from torch import Tensor
 
 from coterie.algorithms import ALGORITHMS
+from coterie.channel.wrappers import Bytes, Lossy, Metered, Watched
 from coterie.core import seeds
 from coterie.core.algorithm import Algorithm, Serving, Start
 from coterie.core.clients import Clients
-from coterie.core.errors import (
-    CoterieError,
-    at_most_clients,
-)
+from coterie.core.errors import CoterieError
 from coterie.core.task import Task
+from coterie.core.validate import at_most_clients
 from coterie.data.federation import Federation, Samples
-from coterie.engine.checkpoints import Checkpoint
 from coterie.engine.simulator import Simulator
-from coterie.engine.wrappers import Bytes, Lossy, Metered, Watched
-from coterie.experiment.evaluation import Evaluator, Judged
+from coterie.evaluation.evaluator import Evaluator, Judged
+from coterie.experiment.checkpoint import Checkpoint
 from coterie.experiment.folder import Record, RunFolder
-from coterie.experiment.frames import Frames, moments
-from coterie.experiment.pictures import sheets
+from coterie.experiment.health import Watch
 from coterie.experiment.settings import RunSettings
-from coterie.experiment.watch import Watch
+from coterie.report.frames import Frames, moments
+from coterie.report.pictures import sheets
 from coterie.version import __version__
 
 
@@ -116,7 +114,7 @@ class Run:
 
         They are there until the context that is returned ends, or the program does.
         """
-        from coterie.engine.sharded import Sharded
+        from coterie.engine.ray import Sharded
 
         sharded = Sharded(self.simulator, shards=shards, address=address)
         self.simulator = sharded

@@ -14,8 +14,9 @@ from dataclasses import MISSING, Field, dataclass, fields
 from functools import cache
 from typing import Any, NamedTuple, get_type_hints
 
-from coterie.core import devices
-from coterie.core.errors import SettingError, at_least, did_you_mean, one_of, share
+from coterie.core.errors import SettingError, did_you_mean
+from coterie.core.validate import at_least, fraction, one_of
+from coterie.engine.devices import check_device
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +43,9 @@ class RunSettings:
         at_least(self, "evaluate", 1)
         at_least(self, "checkpoint", 0)
         at_least(self, "chunk", 0)
-        devices.check(self.device)
+        check_device(self.device)
         one_of(self, "protocol", ["auto", "train-loss", "test-loss"])
-        share(self, "fraction")
+        fraction(self, "fraction")
         if not 0 <= self.lost < 1:
             raise SettingError(
                 f"`lost` of RunSettings must be at least 0 and below 1, got {self.lost:g}"

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coterie.core.errors import CoterieError, SettingError
-from coterie.experiment.catalogue import planned
-from coterie.flower.keys import need_flower
+from coterie.deploy.keys import need_flower
+from coterie.experiment.plan import planned
 from coterie.flower.settings import App, NetworkSettings
 from coterie.version import __version__
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from coterie.core.algorithm import Algorithm, Serving
 from coterie.core.task import summary
 from coterie.engine.simulator import Simulator
-from coterie.experiment.evaluation import Evaluator, Judged, has_losses, on_a_map
-from coterie.flower.network import Network
+from coterie.evaluation.evaluator import Evaluator, Judged, has_losses, on_a_map
+from coterie.flower.clients import Network
 
 
 class NetworkEvaluator(Evaluator):

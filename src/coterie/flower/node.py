@@ -23,11 +23,11 @@ import torch
 from torch import Tensor
 
 from coterie.algorithms import ALGORITHMS
-from coterie.core.clients import Call, Part, Stack
+from coterie.core.clients import Call, Part, Stacked
 from coterie.core.errors import CoterieError, DataError, SettingError, did_you_mean
 from coterie.data.federation import Federation, Samples
 from coterie.engine.simulator import Simulator
-from coterie.experiment.evaluation import losses_or_gradients, score_by_label
+from coterie.evaluation.evaluator import losses_or_gradients, score_by_label
 from coterie.experiment.settings import make, setting_names
 from coterie.flower.memory import NodeMemory, Versions
 from coterie.flower.settings import App
@@ -147,7 +147,7 @@ class Node:
         address = tuple(word(packet, "address", list))
         if not all(isinstance(piece, int | str) for piece in address):
             raise BadPacket("the address of a step must be numbers and texts")
-        stack = Stack()
+        stack = Stacked()
         call = Call(step, self.ids, word(packet, "round", int), address, self.download(packet))
         upload = stack.finish(simulator.folded(call, stack))
         if self.memory.changed and word(packet, "trains", bool):

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coterie.core.errors import CheckpointError, CoterieError
+from coterie.deploy.waits import fetch_promptly
 from coterie.experiment.run import Run
 from coterie.files import to_json, write_text
+from coterie.flower.clients import Network
 from coterie.flower.evaluation import NetworkEvaluator
-from coterie.flower.network import Network
 from coterie.flower.settings import App
-from coterie.flower.waits import fetch_promptly
 from coterie.version import __version__
 
 if TYPE_CHECKING:

@@ -14,11 +14,12 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from coterie.core.errors import SettingError, above, at_least, share
+from coterie.core.errors import SettingError
 from coterie.core.task import Task
+from coterie.core.validate import above, at_least, fraction
 from coterie.data.federation import Federation
 from coterie.data.tables.schema import Schema
-from coterie.experiment.catalogue import Plan, built, planned_again
+from coterie.experiment.plan import Plan, built, planned_again
 from coterie.experiment.settings import make, parse, setting_names
 from coterie.version import __version__
 
@@ -38,7 +39,7 @@ class NetworkSettings:
     def __post_init__(self) -> None:
         at_least(self, "nodes", 1)
         above(self, "timeout", 0)
-        share(self, "quorum")
+        fraction(self, "quorum")
         above(self, "patience", 0)
         at_least(self, "outlier", 0)
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import CoterieError
-from coterie.core.lazy import dense
+from coterie.tensors.lazy import dense
 
 if TYPE_CHECKING:
     from flwr.app import RecordDict

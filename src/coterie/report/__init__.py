@@ -1,9 +1,9 @@
 """One run, or several side by side, as one web page that opens offline."""
 
+from coterie.report.live import HOME, PORT, server
 from coterie.report.one import render
 from coterie.report.reading import RunFiles, read
 from coterie.report.several import Groups, grouped, render_several
-from coterie.report.watch import HOME, PORT, server
 
 __all__ = [
     "HOME",

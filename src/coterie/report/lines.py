@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from coterie.report import words
+from coterie.report import phrases as words
 from coterie.report.clusters import Grouping
 from coterie.report.figures import LABELS, Columns, Round
 from coterie.report.reading import RunFiles

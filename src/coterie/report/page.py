@@ -9,7 +9,7 @@ from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from coterie.report import words
+from coterie.report import phrases as words
 
 SCRIPTS = ("charts.js", "map.js", "clients.js", "page.js")
 

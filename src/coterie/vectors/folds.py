@@ -12,8 +12,8 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.core.devices import CPU
-from coterie.core.lazy import add_up
+from coterie.tensors.devices import CPU
+from coterie.tensors.lazy import add_up
 
 
 class Total(NamedTuple):

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from coterie.core.errors import DataError
-from coterie.data.sources import cifar, cifar10
+from coterie.data.sources import cifar, load_cifar10
 from coterie.data.sources.cifar import decoded, from_python, from_sheet
 
 ROWS = 4
@@ -102,13 +102,13 @@ def test_every_form_gives_the_same_images(small, form):
     in_form(form, small)
     assert cifar.SOURCE.present()
     assert cifar.SOURCE.get(print) == small / "cifar10"
-    images, numbers = cifar10("train")
+    images, numbers = load_cifar10("train")
     assert images.shape == (5 * ROWS, 32, 32, 3)
     assert (images.dtype, numbers.dtype) == (torch.uint8, torch.int64)
     assert numbers.tolist() == [label for seed in range(1, 6) for label in labels(seed)]
     # The green of the pixel in line 2, column 5 of the second image of the third batch.
     assert images[2 * ROWS + 1, 2, 5, 1] == planes(3)[1, 1024 + 2 * 32 + 5]
-    assert cifar10("test")[1].tolist() == labels(6)
+    assert load_cifar10("test")[1].tolist() == labels(6)
 
 
 @pytest.mark.parametrize("form", ["binary", "python", "sheets"])
@@ -118,18 +118,18 @@ def test_a_pixel_off_is_not_cifar(small, monkeypatch, form):
     with pytest.raises(
         DataError, match=r"test_batch.bin of .* not the published.*get cifar10` gets"
     ):
-        cifar10("test")
+        load_cifar10("test")
 
 
 def test_without_it_the_sentence_names_the_command(folder):
     with pytest.raises(DataError, match="`coterie data get cifar10` gets it"):
-        cifar10("train")
+        load_cifar10("train")
 
 
 def test_a_sheet_without_labels_is_told(small):
     (in_form("sheets", small) / "test_lables.json").unlink()
     with pytest.raises(DataError, match=r"has test_batch.png but lacks its labels"):
-        cifar10("test")
+        load_cifar10("test")
 
 
 @pytest.mark.parametrize(

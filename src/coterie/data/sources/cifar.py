@@ -55,7 +55,7 @@ PIXELS = 32 * 32
 CLASSES = 10
 
 
-def cifar10(part: str) -> tuple[Tensor, Tensor]:
+def load_cifar10(part: str) -> tuple[Tensor, Tensor]:
     """CIFAR-10's images [n, 32, 32, 3] as bytes, red green blue, and labels [n].
 
     `part` is train or test.

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-def digits() -> tuple[Tensor, Tensor]:
+def load_digits() -> tuple[Tensor, Tensor]:
     """Images [1797, 8, 8] from 0 to 1, and labels."""
     from sklearn.datasets import load_digits  # a second that only those pay who look at them
 

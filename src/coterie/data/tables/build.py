@@ -32,7 +32,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.core.errors import CoterieWarning, SettingError, at_least, one_of
+from coterie.core.errors import CoterieWarning, SettingError
+from coterie.core.validate import at_least, one_of
 from coterie.data.federation import Federation, Samples, check_share
 from coterie.data.tables.arrays import Arrays, read_npz
 from coterie.data.tables.columns import check_finite, client_column, column_of
@@ -41,7 +42,7 @@ from coterie.data.tables.encoding import Encoder, learnt
 from coterie.data.tables.labels import TARGETS, Labels, labels_of, looks_like_classes
 from coterie.data.tables.read import client_files, existing, kind_of, read_table
 from coterie.data.tables.rows import Grouped, divided, grouped, large_enough
-from coterie.models import linear, mlp
+from coterie.networks import linear, mlp
 from coterie.tasks import Classification, Regression
 
 

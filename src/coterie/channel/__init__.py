@@ -1,0 +1,1 @@
+"""What lies between server and clients: wrappers of `Clients` that no algorithm notices."""

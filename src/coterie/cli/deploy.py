@@ -1,0 +1,168 @@
+"""The commands of `coterie deploy`."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from coterie.core.errors import SettingError
+
+
+def add_deploy(commands: Any) -> None:
+    """Add `coterie deploy init | check | keys | local | superlink | node` to the command line."""
+    deploy = commands.add_parser("deploy", help="run over a real network, on Flower")
+    actions = deploy.add_subparsers(title="actions", required=True, metavar="ACTION")
+
+    init = actions.add_parser("init", help="write the app of a run into a new folder")
+    init.add_argument("folder", type=Path, metavar="DIR")
+    init.add_argument(
+        "words",
+        nargs="*",
+        metavar="ALGORITHM DATA key=value",
+        help="as of `coterie run`; a table stands for those of the nodes, its rows stay here",
+    )
+    init.set_defaults(command=init_command)
+
+    check = actions.add_parser("check", help="say whether a node's data fit an app")
+    check.add_argument("node", type=Path, metavar="NODE.toml")
+    check.add_argument("--app", type=Path, required=True, metavar="DIR")
+    check.set_defaults(command=check_command)
+
+    keys = actions.add_parser("keys", help="make certificates, or the key of a node")
+    keys.add_argument("folder", type=Path, metavar="DIR")
+    keys.add_argument(
+        "--host", action="append", default=[], metavar="NAME", help="name or address of the server"
+    )
+    keys.add_argument("--node", metavar="NAME", help="make the key of this node instead")
+    keys.set_defaults(command=keys_command)
+
+    local = actions.add_parser("local", help="run an app on this machine, with all of a network")
+    local.add_argument("app", type=Path, metavar="DIR")
+    local.add_argument("--nodes", type=int, default=3, metavar="N")
+    local.add_argument("--data", default="", metavar="FILE", help="a table that the nodes share")
+    place = local.add_mutually_exclusive_group()
+    place.add_argument("--out", type=Path, metavar="RUN", help="the run folder (default: in runs/)")
+    place.add_argument("--resume", type=Path, metavar="RUN", help="go on with this run")
+    local.add_argument("--logs", type=Path, metavar="DIR", help="keep what the processes say")
+    local.set_defaults(command=local_command)
+
+    link = actions.add_parser("superlink", help="run the server that nodes connect to")
+    link.add_argument("keys", type=Path, metavar="KEYS", help="the folder of `deploy keys`")
+    link.add_argument("nodes", type=Path, metavar="NODES", help="folder with the keys of nodes")
+    link.add_argument("--host", default="0.0.0.0", help="where to listen (default: everywhere)")
+    link.add_argument("--port", type=int, default=9092)
+    link.set_defaults(command=superlink_command)
+
+    node = actions.add_parser("node", help="take part, with the data of a node")
+    node.add_argument("node", type=Path, metavar="NODE.toml")
+    node.add_argument("--superlink", required=True, metavar="HOST:PORT")
+    node.add_argument("--ca", type=Path, required=True, metavar="FILE", help="ca.pem of the server")
+    node.add_argument("--key", type=Path, required=True, metavar="FILE", help="the node's own key")
+    node.set_defaults(command=node_command)
+
+
+def init_command(options: argparse.Namespace) -> int:
+    from coterie.flower.app import write_app
+
+    app = write_app(options.folder, options.words)
+    print(f"Wrote the app to {options.folder}: {app.plan.settings.rounds} rounds of", end=" ")
+    table = " --data FILE" if app.plan.federation_name == "table" else ""
+    print(
+        f"{app.plan.algorithm_name}; `coterie deploy local {options.folder}{table}` tries it here."
+    )
+    return 0
+
+
+def check_command(options: argparse.Namespace) -> int:
+    from coterie.flower.app import read_app
+    from coterie.flower.node import Node, NodeFile
+
+    node = Node(read_app(options.app), NodeFile.read(options.node))
+    sizes, tested = node.train.sizes, node.test.sizes if node.test else None
+    print(f"{options.node} fits the app in {options.app}:")
+    names = ", ".join(node.names[:8]) + (", ..." if len(node.names) > 8 else "")
+    print(f"  clients   {len(node.names)}: {names}")
+    print(f"  training  {int(sizes.sum()):,} samples, {int(sizes.min()):,} to {int(sizes.max()):,}")
+    print(f"  test      {'none' if tested is None else f'{int(tested.sum()):,} samples'}")
+    print(f"  model     {node.task.layout.size:,} parameters")
+    return 0
+
+
+def keys_command(options: argparse.Namespace) -> int:
+    from coterie.deploy.keys import make_authority, make_node_key
+
+    if options.node:
+        if options.host:
+            raise SettingError("--host belongs to the server's certificate, not to a node's key")
+        key = make_node_key(options.folder, options.node)
+        print(f"{key.private} stays with the node; {key.public} goes to the server.")
+        return 0
+    authority = make_authority(options.folder, options.host)
+    print(f"{options.folder} has the server's keys; nodes need {authority.certificate}.")
+    return 0
+
+
+def local_command(options: argparse.Namespace) -> int:
+    from coterie.deploy.local import run_local
+    from coterie.flower.app import read_app
+
+    app = read_app(options.app)
+    if options.nodes < 1:
+        raise SettingError(f"--nodes must be at least 1, got {options.nodes}")
+    own = app.plan.federation_name == "table"
+    if own and not options.data:
+        raise SettingError("the app is about tables: say with --data which one the nodes share")
+    name = f"{options.app.resolve().name}-{datetime.now():%Y%m%d-%H%M%S}"
+    out: Path = options.resume or options.out or Path("runs") / name
+    home = out.with_name(f"{out.name}-nodes")  # where the nodes keep what their clients remember
+    nodes = []
+    for number in range(1, options.nodes + 1):
+        path = home / str(number) / "node.toml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        data = f"data = {Path(options.data).resolve().as_posix()!r}\n" if options.data else ""
+        path.write_text(f'{data}share = "{number}/{options.nodes}"\n', encoding="utf-8")
+        nodes.append(path)
+    code = run_local(
+        options.app,
+        nodes,
+        out=out,
+        resume=options.resume is not None,
+        logs=options.logs,
+        on_round=lambda record: print(round_line(record, app.plan.settings.rounds), flush=True),
+    )
+    if code == 0:
+        shutil.rmtree(home, ignore_errors=True)
+        print(f"Report: {out / 'report.html'}")
+    elif (out / "checkpoint.safetensors").exists():
+        again = f"coterie deploy local {options.app} --nodes {options.nodes} --resume {out}"
+        print(f"coterie: `{again}` goes on from the checkpoint", file=sys.stderr)
+    return code
+
+
+def round_line(record: dict[str, Any], rounds: int) -> str:
+    """What is said of a round."""
+    metrics = record.get("metrics") or {}
+    shown = [
+        f"{name} {metrics[name]:.4f}" for name in ("accuracy", "loss", "ari") if name in metrics
+    ]
+    trouble = [f"{record[name]} {name}" for name in ("refused", "silent") if record.get(name)]
+    times = f"{record['seconds']:.1f} s, of which {record.get('compute', 0):.1f} s computing"
+    return "  ".join([f"round {record['round']}/{rounds}", times, *shown, *trouble])
+
+
+def superlink_command(options: argparse.Namespace) -> int:
+    from coterie.deploy.services import serve_superlink
+
+    return serve_superlink(options.keys, options.nodes, host=options.host, port=options.port)
+
+
+def node_command(options: argparse.Namespace) -> int:
+    from coterie.deploy.services import serve_node
+    from coterie.flower.node import NodeFile
+
+    NodeFile.read(options.node)  # a mistake in it is said at once
+    return serve_node(options.node, options.superlink, options.ca, options.key)

@@ -1,0 +1,75 @@
+"""The settings of a client's local training, which most algorithms share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from torch import Tensor
+
+from coterie.core.cohort import Cohort
+from coterie.core.validate import above, at_least
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientSettings:
+    """Settings of a gradient and of the step along it."""
+
+    lr: float = 0.1  # step size gamma
+    decay: float = 1.0  # factor on the step size after every round
+    batch: int = 0  # samples per gradient; 0: all of the client's
+    weight_decay: float = 0.0  # strength of the pull towards zero
+
+    def __post_init__(self) -> None:
+        above(self, "lr", 0)
+        above(self, "decay", 0)
+        at_least(self, "batch", 0)
+        at_least(self, "weight_decay", 0)
+
+    def rate(self, round: int) -> float:
+        """The step size in a round, counted from 0."""
+        return self.lr * self.decay**round
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalTraining(GradientSettings):
+    """Settings of LocalUpdate; an algorithm that trains on clients takes them in as its own."""
+
+    steps: int = 10  # local gradient steps tau
+    epochs: int = 0  # local passes over the data, in place of steps; 0: count steps
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(self, "steps", 1)
+        at_least(self, "epochs", 0)
+
+    def settings_by_name(self) -> dict[str, Any]:
+        """These settings by their names, for a method that another one is made of."""
+        return {field.name: getattr(self, field.name) for field in fields(LocalTraining)}
+
+    def local_update(
+        self,
+        cohort: Cohort,
+        start: Tensor,
+        *,
+        only: Tensor | None = None,
+        pull: float | Tensor = 0.0,
+        anchor: Tensor | None = None,
+        round: int | None = None,
+    ) -> Tensor:
+        """Each client's model [m, d] after local training from its row of `start` [m, d].
+
+        The step size is that of the cohort's round, or of another `round`. `only`, `pull` and
+        `anchor` are those of `Cohort.descend`.
+        """
+        return cohort.descend(
+            start,
+            lr=self.rate(cohort.round if round is None else round),
+            steps=0 if self.epochs else self.steps,
+            epochs=self.epochs,
+            batch=self.batch,
+            weight_decay=self.weight_decay,
+            only=only,
+            pull=pull,
+            anchor=anchor,
+        )

@@ -1,0 +1,1 @@
+"""Federations by what makes their clients differ, one family per file."""

@@ -1,0 +1,156 @@
+"""Federations of people: each client holds what one person wrote, or photographs of one face.
+
+Their clusters are natural. For MNIST one is documented: digits of NIST's series 0 were written by
+census employees, those of series 4 by high-school students.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from coterie.core.errors import SettingError
+from coterie.core.validate import at_least, one_of
+from coterie.data import sources
+from coterie.data.federation import Federation, Samples, check_share, split_parts
+from coterie.networks import celeba_cnn, femnist_cnn, mlp
+from coterie.tasks import Classification
+
+
+@dataclass(frozen=True, kw_only=True)
+class MnistWriters:
+    """MNIST's training digits by the 539 people who wrote them; the true cluster is their group."""
+
+    train_share: float = 0.8  # share of a client's samples that it trains on
+    hidden: int = 200  # width of the network's hidden layer
+
+    suggests: ClassVar[dict[str, Any]] = {"k": 2, "lr": 0.1, "epochs": 1, "batch": 10, "rounds": 50}
+
+    def __post_init__(self) -> None:
+        check_share(self)
+        at_least(self, "hidden", 1)
+
+    def build(self, seed: int) -> Federation:
+        images, labels = sources.load_mnist("train")
+        writer, series = sources.load_mnist_writers("train")
+        parts = by_owner(writer)
+        group = torch.tensor([int(series[rows[0]]) for rows in parts])
+        cluster = (group != group.min()).long()  # series 0 and series 4
+        train, test = split_parts(parts, self.train_share, seed)
+        return Federation(
+            Samples.picked(images, labels, train),
+            Samples.picked(images, labels, test),
+            cluster,
+            name="mnist-writers",
+            clients=tuple(str(int(writer[rows[0]])) for rows in parts),
+        )
+
+    def task(self, federation: Federation) -> Classification:
+        return Classification(mlp(784, self.hidden, 10), scale=255)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Femnist:
+    """Handwritten digits and letters by writer, 62 classes, from LEAF; no true clusters known."""
+
+    train_share: float = 0.8  # share of a writer's images to train on; 0: the split of the files
+    fewest: int = 2  # writers with fewer images are left out
+    network: str = "cnn"  # cnn: two convolutions, as in LEAF; mlp: one hidden layer, much faster
+    hidden: int = 2048  # width of the network's last hidden layer
+
+    suggests: ClassVar[dict[str, Any]] = {
+        "k": 2,
+        "lr": 0.004,
+        "epochs": 1,
+        "batch": 10,
+        "fraction": 0.1,
+        "rounds": 100,
+        "start": "warm",
+    }
+
+    def __post_init__(self) -> None:
+        at_least(self, "fewest", 2)
+        one_of(self, "network", ["cnn", "mlp"])
+        at_least(self, "hidden", 1)
+        if self.train_share:
+            check_share(self)
+
+    def build(self, seed: int) -> Federation:
+        data = sources.load_femnist()
+        parts = [rows for rows in by_owner(data.writer) if len(rows) >= self.fewest]
+        if self.train_share:
+            train, test = split_parts(parts, self.train_share, seed)
+        else:
+            if data.split is None:
+                raise SettingError(
+                    "these FEMNIST files have no split of their own; set train_share"
+                )
+            halves = [(rows[data.split[rows] == 0], rows[data.split[rows] == 1]) for rows in parts]
+            halves = [(one, two) for one, two in halves if len(one) and len(two)]
+            train, test = [one for one, _ in halves], [two for _, two in halves]
+        return Federation(
+            Samples.picked(data.images, data.labels, train),
+            Samples.picked(data.images, data.labels, test),
+            name="femnist",
+            clients=tuple(data.writers[data.writer[rows[0]]] for rows in train),
+        )
+
+    def task(self, federation: Federation) -> Classification:
+        if self.network == "mlp":
+            return Classification(mlp(784, self.hidden, 62), scale=255)
+        return Classification(lambda: femnist_cnn(self.hidden), scale=255)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Celeba:
+    """Celebrity photographs by person: does the person smile? From LEAF; no true clusters known."""
+
+    train_share: float = 0.8  # share of a person's images that are trained on
+    fewest: int = 5  # people with fewer images are left out, as LEAF does
+    people: int = 0  # people that take part, in order of their number; 0: all
+
+    suggests: ClassVar[dict[str, Any]] = {
+        "k": 2,
+        "lr": 0.1,
+        "epochs": 10,
+        "batch": 10,
+        "fraction": 0.1,
+        "rounds": 100,
+        "start": "warm",
+    }
+
+    def __post_init__(self) -> None:
+        check_share(self)
+        at_least(self, "fewest", 2)
+        at_least(self, "people", 0)
+
+    def build(self, seed: int) -> Federation:
+        data = sources.load_celeba()
+        parts = [rows for rows in by_owner(data.person) if len(rows) >= self.fewest]
+        parts = parts[: self.people or None]
+        if not parts:
+            raise SettingError(f"nobody in CelebA's files has {self.fewest} images")
+        train, test = split_parts(parts, self.train_share, seed)
+        return Federation(
+            Samples.picked(data.images, data.smiling, train),
+            Samples.picked(data.images, data.smiling, test),
+            name="celeba",
+            clients=tuple(data.people[data.person[rows[0]]] for rows in parts),
+        )
+
+    def task(self, federation: Federation) -> Classification:
+        return Classification(celeba_cnn, scale=255)
+
+
+def by_owner(owner: Tensor) -> list[Tensor]:
+    """The rows of each owner, owners in increasing order.
+
+    >>> [rows.tolist() for rows in by_owner(torch.tensor([7, 3, 7]))]
+    [[1], [0, 2]]
+    """
+    order = owner.argsort(stable=True)
+    _, counts = owner[order].unique_consecutive(return_counts=True)
+    return list(order.split(counts.tolist()))

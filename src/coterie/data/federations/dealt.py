@@ -1,0 +1,106 @@
+"""Labelled image sets dealt out evenly, by Dirichlet shares, or in shards.
+
+These have no true clusters: the standard ways of making clients differ, for baselines.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from coterie.core import seeds
+from coterie.core.validate import above, at_least, one_of
+from coterie.data import sources, splits
+from coterie.data.federation import Federation, Samples, check_share, split_parts
+from coterie.networks import cifar_cnn, mlp
+from coterie.tasks import Classification
+
+
+@dataclass(frozen=True, kw_only=True)
+class Digits:
+    """scikit-learn's 1,797 digits, dealt out evenly, by Dirichlet shares, or in shards."""
+
+    clients: int = 20  # clients m
+    split: str = "dirichlet"  # how samples are dealt: iid, dirichlet or shards
+    alpha: float = 0.5  # Dirichlet concentration; small: clients differ much
+    shards: int = 2  # shards that each client is dealt
+    train_share: float = 0.8  # share of a client's samples that it trains on
+    hidden: int = 100  # width of the network's hidden layer
+
+    suggests: ClassVar[dict[str, Any]] = {"lr": 0.1, "epochs": 1, "batch": 10, "rounds": 50}
+
+    def __post_init__(self) -> None:
+        at_least(self, "clients", 1)
+        one_of(self, "split", ["iid", "dirichlet", "shards"])
+        above(self, "alpha", 0)
+        at_least(self, "shards", 1)
+        at_least(self, "hidden", 1)
+        check_share(self)
+
+    def build(self, seed: int) -> Federation:
+        x, y = self.source()
+        generator = seeds.generator(seed, "deal")
+        if self.split == "iid":
+            parts = splits.iid(y, self.clients, generator)
+        elif self.split == "dirichlet":
+            parts = splits.dirichlet(y, self.clients, self.alpha, generator)
+        else:
+            parts = splits.shards(y, self.clients, self.shards, generator)
+        train, test = split_parts(parts, self.train_share, seed)
+        return Federation(Samples.picked(x, y, train), Samples.picked(x, y, test), name=self.name())
+
+    def name(self) -> str:
+        return "digits"
+
+    def source(self) -> tuple[Tensor, Tensor]:
+        """All images and labels."""
+        return sources.load_digits()
+
+    def task(self, federation: Federation) -> Classification:
+        return Classification(mlp(64, self.hidden, 10))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mnist(Digits):
+    """MNIST's 60,000 training digits, dealt out evenly, by Dirichlet shares, or in shards."""
+
+    clients: int = 100  # clients m
+    hidden: int = 200  # width of the network's hidden layer
+
+    def name(self) -> str:
+        return "mnist"
+
+    def source(self) -> tuple[Tensor, Tensor]:
+        return sources.load_mnist("train")
+
+    def task(self, federation: Federation) -> Classification:
+        return Classification(mlp(784, self.hidden, 10), scale=255)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FashionMnist(Mnist):
+    """Fashion-MNIST's 60,000 training images, dealt out like MNIST."""
+
+    def name(self) -> str:
+        return "fashion-mnist"
+
+    def source(self) -> tuple[Tensor, Tensor]:
+        return sources.load_fashion_mnist("train")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cifar10(Digits):
+    """CIFAR-10's 50,000 training images, dealt out like MNIST; `hidden` is not used."""
+
+    clients: int = 100  # clients m
+
+    def name(self) -> str:
+        return "cifar10"
+
+    def source(self) -> tuple[Tensor, Tensor]:
+        return sources.load_cifar10("train")
+
+    def task(self, federation: Federation) -> Classification:
+        return Classification(cifar_cnn, scale=255)

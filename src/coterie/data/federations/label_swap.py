@@ -1,0 +1,109 @@
+"""Label swaps: the clients of a cluster exchange two labels, so that no model can serve all.
+
+The image experiments of the FPFC paper: in cluster p (from 0) the labels p and 8 - p change places.
+Sattler's CFL experiments swap labels in the same way, with equal (`alpha=0`) shares of the classes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from coterie.core import seeds
+from coterie.core.errors import SettingError
+from coterie.core.validate import at_least
+from coterie.data import sources, splits
+from coterie.data.federation import Federation, Samples, check_share, split_parts
+from coterie.networks import mlp
+from coterie.tasks import Classification
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelSwapMnist:
+    """MNIST on clients that each swap two labels, another two in every cluster."""
+
+    clients: int = 20  # clients m, as many in each cluster
+    groups: int = 4  # true clusters, 1 to 4: labels 0-8, 1-7, 2-6, 3-5 are swapped
+    alpha: float = 1.0  # Dirichlet concentration of the classes; 0: the same classes everywhere
+    samples: int = 0  # samples that are dealt out in all; 0: all 60,000
+    train_share: float = 0.8  # share of a client's samples that it trains on
+    hidden: int = 200  # width of the network's hidden layer
+
+    suggests: ClassVar[dict[str, Any]] = {
+        "k": 4,
+        "lr": 0.01,
+        "epochs": 10,
+        "batch": 100,
+        "fraction": 0.5,
+        "rounds": 200,
+    }
+
+    def __post_init__(self) -> None:
+        at_least(self, "clients", 1)
+        at_least(self, "groups", 1)
+        at_least(self, "alpha", 0)
+        at_least(self, "samples", 0)
+        at_least(self, "hidden", 1)
+        check_share(self)
+        if self.groups > 4:
+            raise SettingError(
+                f"`groups` of {type(self).__name__} must be at most 4, got {self.groups}"
+            )
+
+    def build(self, seed: int) -> Federation:
+        return label_swapped(self, *sources.load_mnist("train"), seed, name="label-swap-mnist")
+
+    def task(self, federation: Federation) -> Classification:
+        return Classification(mlp(784, self.hidden, 10), scale=255)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelSwapFashion(LabelSwapMnist):
+    """Fashion-MNIST on clients that each swap two labels, another two in every cluster."""
+
+    def build(self, seed: int) -> Federation:
+        return label_swapped(
+            self, *sources.load_fashion_mnist("train"), seed, name="label-swap-fashion"
+        )
+
+
+def label_swapped(
+    settings: LabelSwapMnist, images: Tensor, labels: Tensor, seed: int, *, name: str
+) -> Federation:
+    """Images dealt out to clients, with two labels of each client's cluster swapped."""
+    if settings.samples > len(labels):
+        raise SettingError(
+            f"`samples` of {type(settings).__name__} must be at most {len(labels)}, "
+            f"got {settings.samples}"
+        )
+    if settings.samples:
+        order = torch.randperm(len(labels), generator=seeds.generator(seed, "choose"))
+        images, labels = images[order[: settings.samples]], labels[order[: settings.samples]]
+    generator = seeds.generator(seed, "deal")
+    if settings.alpha:
+        parts = splits.dirichlet(labels, settings.clients, settings.alpha, generator)
+    else:
+        parts = splits.iid(labels, settings.clients, generator)
+    cluster = torch.arange(settings.clients) * settings.groups // settings.clients
+    swapped = labels.clone()
+    for p, part in zip(cluster.tolist(), parts, strict=True):
+        swapped[part] = swap(labels[part], p, 8 - p)
+    train, test = split_parts(parts, settings.train_share, seed)
+    return Federation(
+        Samples.picked(images, swapped, train),
+        Samples.picked(images, swapped, test),
+        cluster,
+        name=name,
+    )
+
+
+def swap(labels: Tensor, one: int, other: int) -> Tensor:
+    """Labels with two of them exchanged.
+
+    >>> swap(torch.tensor([0, 1, 8]), 0, 8).tolist()
+    [8, 1, 0]
+    """
+    return torch.where(labels == one, other, torch.where(labels == other, one, labels))

@@ -1,0 +1,194 @@
+"""Rotated images: the clients of a cluster hold images turned by the same angle.
+
+Section 6.2 of the IFCA paper. Each rotation takes its own permutation of all training images and
+cuts it into clients, so every image occurs once in every rotation. Pixels of the large sets are
+kept as bytes, and the task divides them by 255; those of the digits lie in 0 to 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from coterie.core import seeds
+from coterie.core.errors import SettingError
+from coterie.core.validate import at_least, at_least_as_many
+from coterie.data import sources
+from coterie.data.federation import Federation, Samples, check_share, split_parts
+from coterie.networks import cifar_cnn, mlp
+from coterie.tasks import Classification
+
+Load = Callable[[str], tuple[Tensor, Tensor]]  # part -> images [n, h, w, ...], labels [n]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RotatedDigits:
+    """scikit-learn's 1,797 digits of 8 x 8 pixels, turned by multiples of 90 degrees."""
+
+    clients: int = 80  # clients m in all
+    samples: int = 0  # samples of each client, training and test; 0: as many as there are
+    rotations: int = 4  # true clusters, 1 to 4: turned by 0, 90, 180, 270 degrees
+    train_share: float = 0.8  # share of a client's samples that it trains on
+    hidden: int = 100  # width of the network's hidden layer
+
+    suggests: ClassVar[dict[str, Any]] = {"k": 4, "lr": 0.1, "steps": 10, "rounds": 60}
+
+    def __post_init__(self) -> None:
+        check_rotated(self)
+        at_least(self, "hidden", 1)
+        check_share(self)
+
+    def build(self, seed: int) -> Federation:
+        whole, cluster = dealt(self, *sources.load_digits(), seed, fewest=2)
+        parts = [
+            torch.arange(*pair) for pair in zip(whole.offsets, whole.offsets[1:], strict=False)
+        ]
+        train, test = split_parts(parts, self.train_share, seed)
+        return Federation(
+            Samples.picked(whole.x, whole.y, train),
+            Samples.picked(whole.x, whole.y, test),
+            cluster,
+            name="rotated-digits",
+        )
+
+    def task(self, federation: Federation) -> Classification:
+        return Classification(mlp(64, self.hidden, 10))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RotatedMnist:
+    """MNIST turned by multiples of 90 degrees; tested on machines of their own, as in the paper."""
+
+    clients: int = 1200  # clients m in all; the paper has 4800, 2400 and 1200
+    samples: int = 0  # training samples n of each client; 0: as many as there are
+    rotations: int = 4  # true clusters, 1 to 4: turned by 0, 90, 180, 270 degrees
+    hidden: int = 200  # width of the network's hidden layer
+
+    suggests: ClassVar[dict[str, Any]] = {"k": 4, "lr": 0.1, "steps": 10, "rounds": 300}
+
+    def __post_init__(self) -> None:
+        check_rotated(self)
+        at_least(self, "hidden", 1)
+
+    def build(self, seed: int) -> Federation:
+        return rotated(self, sources.load_mnist, seed, name="rotated-mnist")
+
+    def task(self, federation: Federation) -> Classification:
+        return Classification(mlp(784, self.hidden, 10), scale=255)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RotatedFashion(RotatedMnist):
+    """Fashion-MNIST turned by multiples of 90 degrees, dealt out like rotated MNIST."""
+
+    def build(self, seed: int) -> Federation:
+        return rotated(self, sources.load_fashion_mnist, seed, name="rotated-fashion")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RotatedCifar:
+    """CIFAR-10 upright and upside down, with the network and augmentation of the IFCA paper."""
+
+    clients: int = 200  # clients m in all
+    samples: int = 0  # training samples n of each client; 0: as many as there are
+    rotations: int = 2  # true clusters, 1, 2 or 4: turned by 0 and 180 degrees, or by quarters
+
+    suggests: ClassVar[dict[str, Any]] = {
+        "k": 2,
+        "lr": 0.25,
+        "decay": 0.99,
+        "epochs": 5,
+        "batch": 50,
+        "fraction": 0.1,
+        "rounds": 600,
+        "start": "reject",
+    }
+
+    def __post_init__(self) -> None:
+        check_rotated(self)
+        if self.rotations == 3:
+            raise SettingError("`rotations` of RotatedCifar must be 1, 2 or 4, got 3")
+
+    def build(self, seed: int) -> Federation:
+        return rotated(self, sources.load_cifar10, seed, name="rotated-cifar")
+
+    def task(self, federation: Federation) -> Classification:
+        return Classification(cifar_cnn, scale=255)
+
+
+Rotated = RotatedDigits | RotatedMnist | RotatedCifar
+
+
+def check_rotated(settings: Rotated) -> None:
+    """The rules that rotated federations share."""
+    at_least(settings, "clients", 1)
+    at_least(settings, "samples", 0)
+    at_least(settings, "rotations", 1)
+    if settings.rotations > 4:
+        raise SettingError(
+            f"`rotations` of {type(settings).__name__} must be at most 4, got {settings.rotations}"
+        )
+    at_least_as_many(settings, "clients", "rotations")
+
+
+def rotated(settings: Rotated, load: Load, seed: int, *, name: str) -> Federation:
+    """Training machines, and test machines of the same size that are unseen in training."""
+    train, cluster = dealt(settings, *load("train"), seed, fewest=1)
+    # Contiguous pieces of the test images in their own order.
+    size = int(train.sizes[0])
+    images, labels = load("test")
+    machines = max(1, len(labels) // size)
+    cut = min(size, len(labels)) * machines
+    turned = [turn(images[:cut], quarters) for quarters in turns(settings.rotations)]
+    test = Samples(
+        torch.cat(turned),
+        labels[:cut].repeat(settings.rotations),
+        torch.arange(machines * settings.rotations + 1) * (cut // machines),
+    )
+    test_cluster = torch.arange(settings.rotations).repeat_interleave(machines)
+    return Federation(train, test, cluster, unseen=True, test_cluster=test_cluster, name=name)
+
+
+def dealt(
+    settings: Rotated, images: Tensor, labels: Tensor, seed: int, *, fewest: int
+) -> tuple[Samples, Tensor]:
+    """Turned images dealt out to clients, and the rotation of each client."""
+    m, rotations = settings.clients, settings.rotations
+    per_rotation = torch.bincount(torch.arange(m) % rotations)  # clients in each
+    busiest = int(per_rotation.max())
+    if settings.samples and settings.samples < fewest:
+        raise SettingError(
+            f"`samples` of {type(settings).__name__} must be at least {fewest}, "
+            f"got {settings.samples}"
+        )
+    n = settings.samples or len(labels) // busiest
+    if n < fewest or n * busiest > len(labels):
+        each = max(n, fewest)
+        raise SettingError(
+            f"{type(settings).__name__} has {len(labels)} samples in each rotation, too few for "
+            f"{busiest} clients of {each} samples each, which need {busiest * each}"
+        )
+    x, y = [], []
+    for r, (count, quarters) in enumerate(
+        zip(per_rotation.tolist(), turns(rotations), strict=True)
+    ):
+        order = torch.randperm(len(labels), generator=seeds.generator(seed, "deal", r))
+        rows = order[: count * n]
+        x.append(turn(images[rows], quarters))
+        y.append(labels[rows])
+    cluster = torch.arange(rotations).repeat_interleave(per_rotation)
+    return Samples(torch.cat(x), torch.cat(y), torch.arange(m + 1) * n), cluster
+
+
+def turns(rotations: int) -> list[int]:
+    """Quarters to turn by: two rotations are upright and upside down."""
+    return [0, 2] if rotations == 2 else list(range(rotations))
+
+
+def turn(images: Tensor, quarters: int) -> Tensor:
+    """Images [n, h, w] or [n, h, w, 3] turned by so many quarters."""
+    return torch.rot90(images, quarters, (1, 2))

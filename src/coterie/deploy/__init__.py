@@ -1,0 +1,1 @@
+"""The processes, keys and services of a deployment over a real network."""

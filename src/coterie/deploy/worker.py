@@ -1,0 +1,29 @@
+"""The process of a node that has torch and the data loaded, and answers its messages.
+
+    python -m coterie.deploy.worker NODE.toml HOST:PORT SECRET READY
+
+HOST:PORT is where the node's SuperNode answers, SECRET a file with the secret that both share, and
+READY a file that is made when the worker is ready.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from coterie.core.errors import CoterieError
+from coterie.deploy.executor import execute
+from coterie.flower.node import NodeFile, Worker
+
+
+def main(node: str, supernode: str, secret: str, ready: str) -> None:
+    """Answer messages until the process is ended."""
+    worker = Worker(NodeFile.read(Path(node)))
+    execute(worker, supernode, Path(secret).read_bytes(), Path(ready))
+
+
+if __name__ == "__main__":
+    try:
+        main(*sys.argv[1:])
+    except CoterieError as error:
+        sys.exit(f"coterie: {error}")

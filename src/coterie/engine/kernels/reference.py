@@ -1,0 +1,185 @@
+"""The reference: the work on a cohort done for one client after another, for any network."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from coterie.core.cohort import Descent, Rows, Seeds, nan_to_inf
+from coterie.core.errors import DataError
+from coterie.core.task import Task
+from coterie.engine.kernels.objective import Terms
+from coterie.tensors.devices import CPU
+from coterie.tensors.lazy import select_rows
+
+
+class PerClient:
+    """One client after another, by automatic differentiation; for any network.
+
+    Losses and scores are computed in evaluation mode, gradients in training mode. What a network
+    draws (dropout) comes from the client's own seed.
+    """
+
+    def __init__(self, task: Task, device: torch.device = CPU) -> None:
+        self.task = task
+        self.module = module_on(device, task.module)
+        # Whether convolutions are laid out so; None: not known.
+        self._channels_last: bool | None = None if device.type == "cpu" else False
+        self._generators = [device] if device.type == "cuda" else []  # besides that of the CPU
+
+    def losses(self, models: Tensor, rows: Rows) -> Tensor:
+        own = models.expand(len(rows.size), *models.shape[-2:])
+        return torch.stack(
+            [
+                torch.stack([self._loss(model, x, y) for model in client])
+                for client, x, y in self._clients(own, rows)
+            ]
+        )
+
+    def choose(self, models: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+        index = torch.zeros_like(rows.size)
+        if len(models) > 1:
+            index = nan_to_inf(self.losses(models, rows)).argmin(1)
+        return index, select_rows(models, index)
+
+    def score(self, models: Tensor, rows: Rows) -> Tensor:
+        return torch.cat(
+            [
+                self.task.score(self._output(model, x)[None], y[None], inside[None])
+                for model, x, y in self._clients(models, rows)
+                for inside in [torch.ones(len(y), device=y.device)]
+            ]
+        )
+
+    def gradient(self, models: Tensor, rows: Rows, seeds: Seeds) -> Tensor:
+        gradients = torch.zeros_like(models)
+        width = self.task.layout.trained_size
+        with training(self.module), torch.random.fork_rng(self._generators):
+            for i, (model, x, y) in enumerate(self._clients(models, rows)):
+                torch.manual_seed(seeds[i])
+                trained, carried = self._open(model, x)
+                gradients[i, :width] = flat(self._gradients(trained, carried, x, y))
+        return gradients
+
+    def descend(self, start: Tensor, rows: Rows, descent: Descent) -> Tensor:
+        ends = torch.empty_like(start)
+        with training(self.module), torch.random.fork_rng(self._generators):
+            for i, (model, x, y) in enumerate(self._clients(start, rows)):
+                torch.manual_seed(descent.seeds[i])
+                ends[i] = self._descend_one(model, x, y, i, descent)
+        return ends
+
+    def _descend_one(self, model: Tensor, x: Tensor, y: Tensor, i: int, descent: Descent) -> Tensor:
+        trained, carried = self._open(model, x)
+        layout = self.task.layout
+        anchor = None if descent.anchor is None else descent.anchor[i]
+        terms = Terms(layout, descent._replace(anchor=anchor))
+        for step in range(descent.steps[i]):
+            batch: slice | Tensor = slice(None)
+            if descent.batches is not None:
+                row = descent.batches[i][step]
+                batch = row[row >= 0]
+            gradients = self._gradients(trained, carried, x[batch], y[batch])
+            with torch.no_grad():
+                for (name, weight), gradient in zip(trained.items(), gradients, strict=True):
+                    weight -= descent.lr * terms.with_gradient(name, gradient, weight)
+        if terms.moves is not None:
+            # Carried tensors outside the moving part stay, whatever the layers did to them.
+            moves, before = terms.moves, layout.unflatten(model)
+            carried = {n: torch.where(moves[n].bool(), c, before[n]) for n, c in carried.items()}
+        return flat([*trained.values(), *carried.values()]).to(model.dtype)
+
+    def _clients(self, models: Tensor, rows: Rows) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """(model or models, features, targets) of one client after another, without padding."""
+        for model, x, y, size in zip(models, rows.x, rows.y, rows.size.tolist(), strict=True):
+            # A copy, for a network may work in place.
+            yield model, x[:size].clone(), y[:size]
+
+    def _open(self, model: Tensor, x: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Copies of a model's tensors, for samples x: those that are trained, and the rest."""
+        tensors, trained = self._tensors(model.detach(), x), self.task.layout.trained
+        return (
+            {name: tensors[name].clone().requires_grad_() for name in trained},
+            {name: t.clone() for name, t in tensors.items() if name not in trained},
+        )
+
+    def _tensors(self, model: Tensor, x: Tensor) -> dict[str, Tensor]:
+        """A model's tensors by name, those of convolutions with channels last if that works.
+
+        It is faster on a CPU, but a network whose forward pass views a convolution's output in
+        another shape cannot be had so.
+        """
+        plain = self.task.layout.unflatten(model)
+        if self._channels_last is False:
+            return plain
+        last = {
+            n: t.to(memory_format=torch.channels_last) for n, t in plain.items() if t.dim() == 4
+        }
+        if self._channels_last is None:
+            self._channels_last = self._runs({**plain, **last}, x[:1].clone())
+        return {**plain, **last} if self._channels_last else plain
+
+    def _runs(self, tensors: dict[str, Tensor], x: Tensor) -> bool:
+        """Whether the network can be called with these tensors."""
+        trains = self.module.training
+        try:
+            with torch.no_grad():
+                functional_call(self.module.eval(), tensors, (x,))
+        except (RuntimeError, ValueError):  # also of a normalisation that needs several samples
+            return False
+        finally:
+            self.module.train(trains)
+        return True
+
+    def _gradients(
+        self, trained: dict[str, Tensor], carried: dict[str, Tensor], x: Tensor, y: Tensor
+    ) -> list[Tensor]:
+        try:
+            output = functional_call(self.module, {**trained, **carried}, (x,))
+        except ValueError as error:  # batch normalisation of a single sample, for example
+            raise DataError(f"the network cannot train on a batch of {len(x)}: {error}") from error
+        return slopes(self.task.losses(output, y).mean(), trained)
+
+    def _output(self, model: Tensor, x: Tensor) -> Tensor:
+        output: Tensor = functional_call(self.module.eval(), self._tensors(model, x), (x,))
+        return output
+
+    def _loss(self, model: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        return self.task.losses(self._output(model, x), y).mean()
+
+
+def slopes(loss: Tensor, trained: dict[str, Tensor]) -> list[Tensor]:
+    """The derivative of a loss by tensors; zero by one that it does not depend on."""
+    found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
+    return [
+        torch.zeros_like(tensor) if slope is None else slope
+        for tensor, slope in zip(trained.values(), found, strict=True)
+    ]
+
+
+def module_on(device: torch.device, module: nn.Module) -> nn.Module:
+    """The network itself, or a copy of it on another device.
+
+    Its weights are never used, but it may have buffers that are in no state dict.
+    """
+    return module if device.type == "cpu" else copy.deepcopy(module).to(device)
+
+
+@contextmanager
+def training(module: nn.Module) -> Iterator[None]:
+    """Training mode for a while, evaluation mode afterwards."""
+    module.train()
+    try:
+        yield
+    finally:
+        module.eval()
+
+
+def flat(tensors: list[Tensor]) -> Tensor:
+    """Tensors one after another in one vector."""
+    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])

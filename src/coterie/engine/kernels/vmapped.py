@@ -1,0 +1,226 @@
+"""The work on a chunk of clients done at once, for any network that can be done so.
+
+`torch.func.vmap` gives every client weights of its own: the convolutions of many clients become one
+convolution in groups. That suits a GPU; a CPU is faster with one client after another.
+
+Clients are padded to the longest of them, and padding has no weight. This is exact only for a
+network that looks at each sample by itself, does not draw and does not change its buffers. Whether
+a network is such a one is tried, once, against the reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, vmap
+
+from coterie.core.cohort import Descent, Rows, Seeds, nan_to_inf
+from coterie.core.errors import DataError
+from coterie.core.layout import keeps_statistics
+from coterie.core.task import Task
+from coterie.engine.kernels.minibatches import Batches, standing
+from coterie.engine.kernels.objective import Terms
+from coterie.engine.kernels.reference import PerClient, slopes, training
+from coterie.tensors.devices import ACCELERATOR_BYTES, CPU
+from coterie.tensors.lazy import as_selected_rows, dense, rows_of, select_rows
+
+# What the samples that are worked on at a time may occupy: what layers make of them takes many
+# times as much. It was not measured.
+SAMPLE_BYTES = ACCELERATOR_BYTES // 8
+TRIED = 3  # samples by which a network is tried
+
+Tensors = dict[str, Tensor]
+
+
+class Vmapped:
+    """All clients of a chunk at once by `vmap`; one by one where that would not be the same."""
+
+    def __init__(self, task: Task, device: torch.device = CPU) -> None:
+        self.task = task
+        self.one_by_one = PerClient(task, device)
+        self.module = self.one_by_one.module
+        self._exact: bool | None = None  # whether this network can be done so; None: not tried
+
+    def losses(self, models: Tensor, rows: Rows) -> Tensor:
+        if not self.takes(rows):
+            return self.one_by_one.losses(models, rows)
+        shared = models.dim() == 2
+        blocks = blocks_of(rows)
+        return torch.cat(
+            [self._losses(models if shared else models[here], some) for here, some in blocks]
+        )
+
+    def choose(self, models: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+        index = torch.zeros_like(rows.size)
+        if len(models) > 1:
+            index = nan_to_inf(self.losses(models, rows)).argmin(1)
+        return index, select_rows(models, index)
+
+    def score(self, models: Tensor, rows: Rows) -> Tensor:
+        if not self.takes(rows):
+            return self.one_by_one.score(models, rows)
+        return torch.cat(
+            [
+                self.task.score(self._outputs(models, here, some.x), some.y, some.inside)
+                for here, some in blocks_of(rows)
+            ]
+        )
+
+    def gradient(self, models: Tensor, rows: Rows, seeds: Seeds) -> Tensor:
+        if not self.takes(rows):
+            return self.one_by_one.gradient(models, rows, seeds)
+        found = torch.zeros_like(dense(models))
+        with training(self.module):
+            for here, some in blocks_of(rows):
+                weight = some.weights(models.dtype)
+                parts = self._slopes(*self._open(rows_of(models, here)), some.x, some.y, weight)
+                found[here, : self.task.layout.trained_size] = flat(parts)
+        return found
+
+    def descend(self, start: Tensor, rows: Rows, descent: Descent) -> Tensor:
+        if not self.takes(rows):
+            return self.one_by_one.descend(start, rows, descent)
+        blocks = blocks_of(rows)
+        with training(self.module):
+            return torch.cat(
+                [
+                    self._descend(rows_of(start, here), some, descent.of(here))
+                    for here, some in blocks
+                ]
+            )
+
+    def takes(self, rows: Rows) -> bool:
+        """Whether the network can be done for all clients at once; tried on the first samples."""
+        if self._exact is None and rows.y.numel():
+            self._exact = not keeps_statistics(self.module) and self._agrees(rows)
+        return bool(self._exact)
+
+    def _agrees(self, rows: Rows) -> bool:
+        """Whether two clients, with padding, have the losses and the step of the reference."""
+        client = int(rows.size.argmax())
+        x, y = rows.x[client, :TRIED], rows.y[client, :TRIED]
+        x, y = (torch.cat([part, torch.zeros_like(part[:1])]) for part in (x, y))
+        size = torch.tensor([min(TRIED, int(rows.size[client])), 1], device=y.device)
+        pair = Rows(torch.stack([x, x]), torch.stack([y, y]), size)
+        model = self.task.layout.flatten(self.task.module).to(y.device)
+        models = torch.stack([model, model])
+        models[1, : self.task.layout.trained_size] *= 0.9
+        step = Descent(1.0, [1, 1], None, [0, 0], None, None, None, 0.0)
+        try:
+            with torch.no_grad():
+                losses = self._losses(models[:, None], pair)
+                expected = self.one_by_one.losses(models[:, None], pair)
+            with training(self.module), torch.enable_grad():
+                ends = self._descend(models, pair, step)
+                reference = self.one_by_one.descend(models, pair, step)
+            carried = slice(self.task.layout.trained_size, None)
+            still = torch.equal(ends[:, carried], models[:, carried])
+            return still and close(losses, expected) and close(ends, reference)
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, ValueError, DataError):  # what vmap refuses: a draw, for example
+            return False
+
+    def _losses(self, models: Tensor, rows: Rows) -> Tensor:
+        """Mean losses [m, k] of models [k, d] shared by all clients, or [m, k, d] of their own."""
+        weight = rows.weights(models.dtype)
+        self.module.eval()
+        if models.dim() == 2:
+            each = (self._under(model, rows.x) for model in models)
+        else:
+            unflatten = self.task.layout.unflatten
+            each = (self._forward(unflatten(own), rows.x) for own in models.unbind(1))
+        return torch.stack([(self.task.losses(o, rows.y) * weight).sum(1) for o in each], 1)
+
+    def _outputs(self, models: Tensor, here: slice, x: Tensor) -> Tensor:
+        """What the network makes of samples [b, n, ...] of some clients, [b, n, c]."""
+        self.module.eval()
+        pick = as_selected_rows(models)
+        if pick is None:
+            return self._forward(self.task.layout.unflatten(dense(models)[here]), x)
+        index, found = pick.index[here], None
+        for j in index.unique().tolist():
+            clients = torch.nonzero(index == j).flatten()
+            output = self._under(pick.models[j], x[clients])
+            if found is None:
+                found = output.new_empty(len(x), *output.shape[1:])
+            found[clients] = output
+        assert found is not None
+        return found
+
+    def _under(self, model: Tensor, x: Tensor) -> Tensor:
+        """What the network makes of samples [b, n, ...] with one model [d] for all: [b, n, c].
+
+        The samples of all clients are one long batch; a copy, for a network may work in place.
+        """
+        tensors = self.task.layout.unflatten(model)
+        output: Tensor = functional_call(self.module, tensors, (x.flatten(0, 1).clone(),))
+        return output.view(*x.shape[:2], -1)
+
+    def _forward(self, tensors: Tensors, x: Tensor) -> Tensor:
+        """The same with each client's own tensors [b, ...]."""
+
+        def one(tensors: Tensors, x: Tensor) -> Tensor:
+            output: Tensor = functional_call(self.module, tensors, (x,))
+            return output
+
+        outputs: Tensor = vmap(one, randomness="error")(tensors, x.clone())
+        return outputs
+
+    def _open(self, models: Tensor) -> tuple[Tensors, Tensors]:
+        """Copies of the tensors of models [b, d]: those that are trained, and the rest."""
+        tensors, trained = self.task.layout.unflatten(models.detach()), self.task.layout.trained
+        return (
+            {name: tensors[name].clone().requires_grad_() for name in trained},
+            {name: t.clone() for name, t in tensors.items() if name not in trained},
+        )
+
+    def _slopes(
+        self, trained: Tensors, carried: Tensors, x: Tensor, y: Tensor, weight: Tensor
+    ) -> list[Tensor]:
+        """The derivative of each client's weighted losses by its own tensors.
+
+        That of their sum: no client's loss depends on another's tensors.
+        """
+        with torch.enable_grad():
+            output = self._forward({**trained, **carried}, x)
+            loss = (self.task.losses(output, y) * weight).sum()
+        return slopes(loss, trained)
+
+    def _descend(self, start: Tensor, rows: Rows, descent: Descent) -> Tensor:
+        layout = self.task.layout
+        trained, carried = self._open(start)
+        batches = Batches.of(descent, layout.dtype, rows.y.device)
+        x, y, weight = rows.x, rows.y, rows.weights(layout.dtype)
+        terms = Terms(layout, descent)
+        for step in range(max(descent.steps)):
+            if batches is not None:
+                weight = batches.weight[:, step]
+                x, y, _ = rows.at(batches.place[:, step])
+            found = self._slopes(trained, carried, x, y, weight)
+            with torch.no_grad():
+                for (name, now), slope in zip(trained.items(), found, strict=True):
+                    slope = terms.with_gradient(name, slope, now)
+                    now -= descent.lr * standing(slope, descent.steps, step)
+        return flat([*trained.values(), *carried.values()]).to(start.dtype)
+
+
+def blocks_of(rows: Rows) -> Iterator[tuple[slice, Rows]]:
+    """As many clients at a time as there is room for: which they are, and their rows."""
+    bytes_of_one = max(1, rows.x[0].numel() * rows.x.element_size())
+    block = max(1, SAMPLE_BYTES // bytes_of_one)
+    return rows.blocks(block)
+
+
+def flat(tensors: list[Tensor]) -> Tensor:
+    """The tensors [b, ...] of each client one after another in one vector, [b, d]."""
+    return torch.cat([tensor.detach().reshape(len(tensor), -1) for tensor in tensors], 1)
+
+
+def close(one: Tensor, other: Tensor) -> bool:
+    """Whether two results are the same to rounding, on devices that round generously."""
+    share = 1e-6 if one.dtype == torch.float64 else 1e-2
+    bound = share * float(other.abs().max())
+    return torch.allclose(one, other, rtol=0.0, atol=bound)

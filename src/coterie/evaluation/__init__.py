@@ -1,0 +1,1 @@
+"""How a run is judged: who is served which model, and how well."""

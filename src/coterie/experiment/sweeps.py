@@ -1,0 +1,164 @@
+"""Sweeps: many runs side by side, each in a process of its own with its share of the cores.
+
+A run lives in its own folder. One that is finished there is not run again, one that was interrupted
+goes on from its checkpoint; so a sweep is resumed by starting it again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coterie.core.errors import CoterieError, SettingError
+from coterie.experiment.folder import RunFolder
+from coterie.experiment.plan import planned
+
+POLL_SECONDS = 0.2
+PATIENCE_SECONDS = 30.0  # for a run to finish its round and leave a checkpoint
+# Threads of the numerical libraries; two processes that both use all cores slow each other down.
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+Tell = Callable[[int, int, int, int], None]  # rounds done, rounds in all, runs done, runs in all
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a sweep: the words of `coterie run`, and the folder it lives in."""
+
+    words: tuple[str, ...]
+    folder: Path
+
+    @property
+    def result(self) -> dict[str, Any] | None:
+        """The outcome, if the run is finished."""
+        path = self.folder / "result.json"
+        if not path.exists():
+            return None
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found
+
+    @property
+    def rounds_done(self) -> int:
+        """Rounds that the folder holds."""
+        path = self.folder / "rounds.jsonl"
+        return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+class Worker:
+    """A process that does a job; what it says goes to a log file beside the job's folder."""
+
+    def __init__(self, job: Job, threads: dict[str, str]) -> None:
+        self.job = job
+        self.log = job.folder.with_name(f"{job.folder.name}.log")
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        began = (job.folder / "config.json").exists()
+        place = ["--resume" if began else "--out", str(job.folder)]
+        words = [] if began else job.words
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "coterie", "run", *words, *place, "--json"],
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                env={**os.environ, **threads},
+            )
+
+    def end(self) -> None:
+        """Wait until it has left its checkpoint; one that does not listen is ended all the same."""
+        try:
+            self.process.wait(PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:  # as in a shell that starts its jobs deaf to Ctrl-C
+            self.process.terminate()
+            self.process.wait()
+
+    @property
+    def complaint(self) -> str:
+        """The last line that the process wrote, without the program's name."""
+        lines = self.log.read_text(errors="replace").strip().splitlines()
+        return lines[-1].removeprefix("coterie: ") if lines else "it was killed"
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def share_of_cores(processes: int) -> dict[str, str]:
+    """The environment of each of several processes that compute at the same time: its threads.
+
+    Who has asked for fewer, by `OMP_NUM_THREADS`, gets these.
+    """
+    share, wish = max(1, cores() // processes), os.environ.get("OMP_NUM_THREADS", "")
+    return dict.fromkeys(THREADS, str(min(share, int(wish)) if wish.isdecimal() else share))
+
+
+def sweep(
+    jobs: Sequence[Job], *, workers: int = 0, tell: Tell | None = None
+) -> list[dict[str, Any]]:
+    """Do all jobs, `workers` at a time (0: one for each core); the outcomes in order.
+
+    Every job is checked before the first one begins. A job that fails does not stop the others; the
+    failures are reported together at the end. Ctrl-C lets every run leave its checkpoint.
+    """
+    totals = {job: check(job) for job in jobs}
+    waiting = [job for job in jobs if job.result is None]
+    # Only runs that go on are looked at again: the files of the others do not change.
+    rounds = {job: total if job.result else job.rounds_done for job, total in totals.items()}
+    workers = min(workers or cores(), max(1, len(waiting)))
+    threads = share_of_cores(workers)
+    running: list[Worker] = []
+    failed: list[Worker] = []
+    try:
+        while waiting or running:
+            while waiting and len(running) < workers:
+                running.append(Worker(waiting.pop(0), threads))
+            time.sleep(POLL_SECONDS)
+            rounds |= {worker.job: worker.job.rounds_done for worker in running}
+            failed += [worker for worker in running if worker.process.poll() not in (None, 0)]
+            running = [worker for worker in running if worker.process.poll() is None]
+            if tell is not None:
+                finished = len(jobs) - len(waiting) - len(running) - len(failed)
+                tell(sum(rounds.values()), sum(totals.values()), finished, len(jobs))
+    finally:
+        for worker in running:
+            worker.process.send_signal(signal.SIGINT)
+        for worker in running:
+            worker.end()
+    if failed:
+        raise CoterieError(f"{len(failed)} of {len(jobs)} runs failed: {complaints(failed)}")
+    return [job.result or {} for job in jobs]
+
+
+def complaints(failed: Sequence[Worker]) -> str:
+    """What went wrong in which runs; what many complain of is said once."""
+    by_text: dict[str, list[str]] = {}
+    for worker in failed:
+        by_text.setdefault(worker.complaint, []).append(" ".join(worker.job.words))
+    return "; ".join(
+        f"{first}{f' and {len(more)} more' if more else ''}: {complaint}"
+        for complaint, (first, *more) in by_text.items()
+    )
+
+
+def check(job: Job) -> int:
+    """The rounds of a job; refuse words that cannot be run, and a folder with another run."""
+    plan = planned(list(job.words))
+    if (job.folder / "config.json").exists():
+        config = RunFolder.existing(job.folder).config
+        names = (config.get("algorithm"), config.get("federation"))
+        if names != (plan.algorithm_name, plan.federation_name) or (
+            config.get("settings") != plan.values()
+        ):
+            raise SettingError(
+                f"{job.folder} holds a run with other settings; give another folder with --out"
+            )
+    return plan.settings.rounds

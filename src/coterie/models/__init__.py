@@ -1,5 +1,0 @@
-"""Networks of the papers, as plain PyTorch modules."""
-
-from coterie.models.networks import celeba_cnn, cifar_cnn, femnist_cnn, linear, mlp
-
-__all__ = ["celeba_cnn", "cifar_cnn", "femnist_cnn", "linear", "mlp"]

@@ -1,0 +1,1 @@
+"""Tensors that are formed only when looked at, and the devices they lie on."""

@@ -1,0 +1,38 @@
+"""Real processes: a SuperLink, three SuperNodes and workers, TLS and keys, on this machine."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import safetensors.torch
+import torch
+
+pytest.importorskip("flwr", reason="the extra `flower` is not installed")
+
+from coterie.cli import main as cli
+from tests.flower.test_clients import simulated
+
+WORDS = "rotated-digits clients=6 samples=20 hidden=8 steps=2 k=2 start=random rounds=2 evaluate=2"
+
+
+@pytest.mark.slow
+def test_two_rounds_on_three_nodes_are_the_simulated_ones(tmp_path, capsys):
+    words = ["ifca", *WORDS.split()]
+    app, out = tmp_path / "app", tmp_path / "run"
+    assert cli.main(["deploy", "init", str(app), *words]) == 0
+    command = [sys.executable, "-m", "coterie", "deploy", "local", str(app)]
+    done = subprocess.run(
+        [*command, "--nodes", "3", "--out", str(out)], capture_output=True, text=True, timeout=400
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 nodes (TLS and node keys)" in done.stdout
+    assert "round 2/2" in done.stdout
+    state = safetensors.torch.load_file(out / "checkpoint.safetensors")
+    expected = simulated(words)
+    torch.testing.assert_close(state["state.models"], expected.state.models, rtol=1e-6, atol=1e-6)
+    result = json.loads((out / "result.json").read_text())
+    assert result["metrics"] == pytest.approx(expected.metrics, rel=1e-5)
+    assert result["bytes"] == expected.bytes.table()
+    assert (out / "report.html").exists()
+    assert not out.with_name("run-nodes").exists()

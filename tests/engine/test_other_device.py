@@ -1,0 +1,264 @@
+"""Client steps on another device give what they give on the CPU, and leave nothing behind."""
+
+from dataclasses import fields, replace
+
+import pytest
+import torch
+from torch import nn
+
+import coterie
+from coterie import checks
+from coterie.core.clients import Each
+from coterie.core.cohort import Rows
+from coterie.core.errors import CoterieError, SettingError
+from coterie.data.federation import Federation, Samples
+from coterie.engine import devices, simulator
+from coterie.engine.copies.lockstep import Strand
+from coterie.engine.kernels.batched import Batched
+from coterie.engine.kernels.reference import PerClient
+from coterie.engine.kernels.vmapped import Vmapped
+from coterie.engine.simulator import Simulator
+from coterie.experiment.run import Run
+from coterie.experiment.settings import RunSettings
+from coterie.networks.augment import RandomCropFlip
+from coterie.tasks import Classification
+from coterie.vectors.kmeans import Assigned
+from tests.engine.other_device import FAR, Far, Mixed, elsewhere
+from tests.test_conformance import CASES
+
+THERE = str(FAR)
+# Less of everything that takes time and says nothing about devices.
+SHORT = {"steps": 2, "start_rounds": 1, "trunk_rounds": 1, "fits": 1, "tries": 2}
+SHORT |= {"path_rounds": 1, "fit_rounds": 1, "personal_steps": 2}
+
+
+@pytest.fixture
+def known(monkeypatch):
+    """The device that is not there is one that can be named."""
+    monkeypatch.setattr(devices, "available_devices", lambda: ["cpu", THERE])
+
+
+@pytest.fixture
+def far(known):
+    with elsewhere():
+        yield
+
+
+def short(algorithm):
+    own = {field.name for field in fields(algorithm)}
+    return replace(algorithm, **{name: n for name, n in SHORT.items() if name in own})
+
+
+def convolution():
+    """A small network of convolutions for the samples of the conformance suite."""
+    layers = [nn.Unflatten(1, (1, checks.FEATURES)), nn.Conv1d(1, 3, 2), nn.Tanh(), nn.Flatten()]
+    return Classification(nn.Sequential(*layers, nn.Linear(12, checks.CLASSES)).double())
+
+
+def both(algorithm, task, federation=None, **settings):
+    """The same run on the CPU and elsewhere."""
+    federation = federation or checks.federation(checks.RAGGED)
+    settings = {"rounds": 2, "evaluate": 2, **settings}
+    here = coterie.simulate(algorithm, federation, task, **settings)
+    with elsewhere():
+        there = coterie.simulate(algorithm, federation, task, device=THERE, **settings)
+    return here, there
+
+
+def alike(here, there):
+    with elsewhere():  # models of the clients' own are made when they are asked for
+        checks.same(here, there)
+        models = there.models
+    assert there.metrics == pytest.approx(here.metrics, abs=1e-9)
+    assert there.bytes.table() == here.bytes.table()
+    everything = [*there.state, there.clusters, models, *there.simulator.memory.rows.values()]
+    assert not any(isinstance(tensor, Far) for tensor in everything)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_algorithm_gives_the_same_elsewhere(name, known):
+    alike(*both(short(CASES[name]), checks.task_for(CASES[name])))
+
+
+@pytest.mark.parametrize(
+    "name", ["ifca", "fedavg", "fesem", "cfl", "fpfc", "ditto-mini-batches", "per-fedavg", "local"]
+)
+def test_convolutions_give_the_same_elsewhere(name, known):
+    here, there = both(short(CASES[name]), convolution())
+    alike(here, there)
+    assert isinstance(here.simulator.kernel, PerClient)
+    assert isinstance(there.simulator.kernel, Vmapped)
+    assert there.simulator.kernel._exact
+
+
+@pytest.mark.parametrize("name", ["ifca", "ifca-stable", "fedavg", "oracle", "local"])
+def test_descent_in_sample_space_gives_the_same_elsewhere(name, known):
+    few = checks.federation([3, 2, 4, 4, 1, 3])
+    alike(*both(short(CASES[name]), checks.task(), few))
+
+
+@pytest.mark.parametrize("name", ["fedavg", "ditto-mini-batches"])
+def test_networks_that_draw_or_keep_statistics_go_one_by_one_elsewhere(name, known):
+    """Here dropout draws from the CPU's generator also elsewhere; on a real GPU it would not."""
+    sizes = checks.federation([5, 8, 3])
+    here, there = both(short(replace(CASES[name], batch=0)), checks.restless_task(), sizes)
+    alike(here, there)
+    assert there.simulator.kernel._exact is False
+
+
+def test_lost_replies_and_small_chunks_give_the_same_elsewhere(known):
+    alike(*both(short(CASES["ifca"]), checks.task(), lost=0.3, chunk=2, fraction=0.8))
+
+
+def test_several_starts_and_values_give_the_same_elsewhere(known, monkeypatch):
+    live = Strand._live
+
+    def live_elsewhere(strand):
+        with elsewhere():  # every thread has its own modes
+            live(strand)
+
+    monkeypatch.setattr(Strand, "_live", live_elsewhere)
+    algorithm = coterie.IFCA(k=2, average="gradients", start="random")
+    alike(*both(algorithm, checks.task(), starts=2, grid={"lr": [0.1, 0.5]}))
+    lines, _ = coterie.load("linear-mixture", clients=6, samples=9, features=4)
+    task = coterie.Regression(nn.Linear(4, 1).double())
+    alike(*both(algorithm, task, lines, starts=3, rounds=9, evaluate=9))
+
+
+def test_clients_that_never_train_are_served_elsewhere(known):
+    data = checks.federation([4, 6, 5, 3])
+    unseen = Federation(data.train, checks.federation([3, 7]).train, data.cluster, unseen=True)
+    here, there = both(short(CASES["ifca"]), checks.task(), unseen)
+    alike(here, there)
+    more = checks.federation([4, 2])
+    with elsewhere():
+        assert torch.equal(here.serve(more), there.serve(more))
+
+
+@pytest.mark.parametrize("free", [10**9, 0])
+def test_pixels_stay_bytes_on_their_way(known, monkeypatch, free):
+    """They are moved once if they fit, else chunk by chunk; both give the same."""
+    monkeypatch.setattr(simulator, "free_bytes", lambda device: free)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(256, (12, 2, 2), generator=generator).to(torch.uint8)
+    y = torch.arange(12) % 3
+    data = Federation(Samples(x, y, torch.tensor([0, 5, 9, 12])))
+    network = nn.Sequential(nn.Flatten(), nn.Linear(4, 3)).double()
+    here, there = both(coterie.FedAvg(steps=2), Classification(network, scale=255), data)
+    alike(here, there)
+    lies = there.simulator._placed.x
+    assert lies.dtype == torch.uint8
+    assert isinstance(lies, Far) == (free > 0)
+
+
+def test_samples_lie_elsewhere_once_for_all_who_use_them(far):
+    data = checks.federation([4, 4])
+    one, two = (Simulator(data.train, checks.task(), device=THERE) for _ in range(2))
+    for each in (one, two):
+        each.cohort(each.ids, 0, (0,))
+    assert one._placed is two._placed
+
+
+def test_models_that_clients_share_are_sent_once(far):
+    many = Simulator(checks.federation([4, 4]).train, checks.task(), device=THERE)
+    models = torch.arange(6.0).view(2, 3)
+    sent = many._sent(Each(models, torch.tensor([1, 0])))
+    assert isinstance(sent.rows, Far)
+    assert sent.of(torch.tensor([0])).tolist() == [[3, 4, 5]]
+    own = Each(models)  # rows of which each client gets one are sent chunk by chunk
+    assert many._sent(own) is own
+
+
+def test_a_crop_is_the_same_elsewhere(far):
+    images = torch.arange(2 * 3 * 6 * 6.0).view(2, 3, 6, 6)
+    crops = []
+    for device in ("cpu", THERE):
+        torch.manual_seed(0)
+        with torch.device(device):
+            crops.append(RandomCropFlip(4)(images.to(device)).cpu())
+    assert torch.equal(*crops)
+
+
+def test_linear_stacks_are_batched_and_chunks_are_larger_elsewhere(far):
+    data, wide = checks.federation([4]).train, nn.Linear(checks.FEATURES, 2**18).double()
+    here, there = (Simulator(data, Classification(wide), device=d) for d in ("cpu", THERE))
+    assert isinstance(there.kernel, Batched)
+    assert there.chunk > here.chunk > 1
+    assert Simulator(data, checks.task(), device=THERE, chunk=7).chunk == 7
+
+
+def left_behind(self):
+    """`Rows.inside` as it would be for one device only."""
+    return torch.arange(self.y.shape[1], device="cpu") < self.size[:, None]
+
+
+def test_a_tensor_that_is_left_behind_is_noticed(known, monkeypatch):
+    monkeypatch.setattr(Rows, "inside", property(left_behind))
+    with pytest.raises(Mixed, match="on the CPU"):
+        both(coterie.FedAvg(steps=1), checks.task())
+
+
+def test_a_server_that_gets_what_is_elsewhere_is_noticed(known, monkeypatch):
+    """The server's choice of a cluster works with its own centres, on the CPU."""
+    monkeypatch.setattr(Assigned, "anywhere", True, raising=False)
+    with pytest.raises(Mixed):
+        both(short(CASES["fesem"]), checks.task())
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda x: x + torch.ones(3),
+        lambda x: torch.cat([x, torch.ones(1, 3)]),
+        lambda x: torch.ones(3)[x[0].long()],
+        lambda x: x.index_add_(0, torch.tensor([0]), x[:1]),
+        lambda x: torch.equal(x, torch.ones(2, 3)),
+        lambda x: torch.tensor(0.0).add_(x.sum()),
+        lambda x: torch.randperm(3, generator=torch.Generator(), device=x.device),
+    ],
+)
+def test_the_device_that_is_not_there_refuses_what_cuda_refuses(work, far):
+    with pytest.raises(Mixed):
+        work(torch.zeros(2, 3, device=FAR))
+
+
+def test_the_device_that_is_not_there_allows_what_cuda_allows(far):
+    x = torch.arange(6.0).view(2, 3).to(FAR)
+    x[torch.tensor([1])] = torch.tensor(7.0)
+    assert (x * torch.tensor(2.0)).tolist() == [[0, 2, 4], [14, 14, 14]]
+    with pytest.raises(TypeError):
+        x.numpy()
+
+
+def test_a_device_that_is_not_there_is_refused_in_a_sentence(monkeypatch):
+    monkeypatch.setattr(devices.torch.cuda, "is_available", lambda: False)
+    for name in ("cuda", "gpu", ""):
+        with pytest.raises(SettingError, match=f"`device` must be cpu, .* got {name}$"):
+            RunSettings(device=name)
+    monkeypatch.setattr(devices.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(devices.torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(SettingError, match=r"one of cpu, cuda, cuda:0, got cuda:1$"):
+        Simulator(checks.federation([4]).train, checks.task(), device="cuda:1")
+
+
+def test_memory_that_is_too_small_is_told_in_a_sentence(far):
+    def greedy(cohort):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    many = Simulator(checks.federation([4]).train, checks.task(), device=THERE)
+    with pytest.raises(CoterieError, match="a smaller `chunk` may help"):
+        many.there(greedy, None)
+
+
+def test_ray_shards_are_on_the_cpu(far):
+    settings = RunSettings(device=THERE)
+    run = Run(coterie.FedAvg(), checks.federation([4, 4]), checks.task(), settings)
+    with pytest.raises(SettingError, match="`device` must be cpu where clients run in Ray actors"):
+        run.spread(2)
+
+
+def test_a_network_of_machines_is_on_the_cpu(far):
+    from coterie.flower.app import app_of
+
+    with pytest.raises(SettingError, match="`device` must be cpu for a run over a network"):
+        app_of(["fedavg", "rotated-digits", f"device={THERE}"])
