@@ -44,6 +44,7 @@ from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.clients import Clients, Each, merge_answers, on_client
 from coterie.core.cohort import Cohort
 from coterie.core.local_training import LocalTraining
+from coterie.core.settings import setting
 from coterie.core.validate import above, at_least, one_of
 from coterie.vectors.bipartition import LINKAGES, bipartition, contrast, cosines
 
@@ -69,15 +70,27 @@ class Choice(NamedTuple):
 class CFL(LocalTraining):
     """A cluster that is at rest while its clients still pull apart is split in two."""
 
-    eps1: float = 0.5  # a cluster is at rest when the norm of its mean update is below this
-    eps2: float = 0.3  # its clients pull apart when the largest norm of an update is above this
-    thresholds: str = "fractions"  # eps1, eps2 are fractions of the first norms, or absolute
-    gamma: float = 0.0  # split only if sqrt((1 - largest similarity across) / 2) is above this
-    contrast: float = 4.0  # split only if groups differ so much more than their members; 0: always
-    wait: int = 10  # rounds before the first split, whose norms the fractions refer to
-    members: int = 3  # clients of a cluster that must answer in a round for it to be split
-    linkage: str = "complete"  # how groups are made: complete (the code) or single (the paper)
-    weighting: str = "equal"  # weight of a client in a mean: equal, or its size
+    eps1: float = setting(
+        0.5, "a cluster is at rest when the norm of its mean update is below this"
+    )
+    eps2: float = setting(
+        0.3, "its clients pull apart when the largest norm of an update is above this"
+    )
+    thresholds: str = setting(
+        "fractions", "eps1, eps2 are fractions of the first norms, or absolute"
+    )
+    gamma: float = setting(
+        0.0, "split only if sqrt((1 - largest similarity across) / 2) is above this"
+    )
+    contrast: float = setting(
+        4.0, "split only if groups differ so much more than their members; 0: always"
+    )
+    wait: int = setting(10, "rounds before the first split, whose norms the fractions refer to")
+    members: int = setting(3, "clients of a cluster that must answer in a round for it to be split")
+    linkage: str = setting(
+        "complete", "how groups are made: complete (the code) or single (the paper)"
+    )
+    weighting: str = setting("equal", "weight of a client in a mean: equal, or its size")
 
     def __post_init__(self) -> None:
         super().__post_init__()

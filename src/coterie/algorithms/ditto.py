@@ -32,6 +32,7 @@ from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.clients import Clients, on_client
 from coterie.core.cohort import Cohort
 from coterie.core.local_training import LocalTraining
+from coterie.core.settings import setting
 from coterie.core.validate import at_least, one_of
 from coterie.vectors.folds import ByCluster
 
@@ -51,9 +52,13 @@ class Upload(NamedTuple):
 class Ditto(LocalTraining):
     """FedAvg, and for each client a model of its own that is pulled towards the global one."""
 
-    personal_pull: float = 0.03  # strength lambda of the personal models' pull to the global one
-    personal_steps: int = 0  # steps s of a personal model in a round; 0: as the global one's
-    weighting: str = "equal"  # weight of a client in a mean: equal, or its size
+    personal_pull: float = setting(
+        0.03, "strength lambda of the personal models' pull to the global one"
+    )
+    personal_steps: int = setting(
+        0, "steps s of a personal model in a round; 0: as the global one's"
+    )
+    weighting: str = setting("equal", "weight of a client in a mean: equal, or its size")
 
     def __post_init__(self) -> None:
         super().__post_init__()

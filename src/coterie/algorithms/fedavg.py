@@ -25,6 +25,7 @@ from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.clients import Clients, on_client
 from coterie.core.cohort import Cohort
 from coterie.core.local_training import LocalTraining
+from coterie.core.settings import setting
 from coterie.core.validate import one_of
 from coterie.vectors.folds import ByCluster
 
@@ -43,7 +44,7 @@ class Upload(NamedTuple):
 class FedAvg(LocalTraining):
     """One model for all: clients train it on their data, the server takes the mean."""
 
-    weighting: str = "equal"  # weight of a client in a mean: equal, or its size
+    weighting: str = setting("equal", "weight of a client in a mean: equal, or its size")
 
     def __post_init__(self) -> None:
         super().__post_init__()

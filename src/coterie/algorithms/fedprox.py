@@ -28,6 +28,7 @@ from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.clients import Clients, on_client
 from coterie.core.cohort import Cohort
 from coterie.core.local_training import LocalTraining
+from coterie.core.settings import setting
 from coterie.core.validate import at_least, one_of
 from coterie.vectors.folds import ByCluster
 
@@ -46,8 +47,10 @@ class Upload(NamedTuple):
 class FedProx(LocalTraining):
     """One model for all, as FedAvg, with local training pulled back towards it."""
 
-    mu: float = 0.1  # strength of the pull of local training towards the model that was sent
-    weighting: str = "equal"  # weight of a client in a mean: equal, or its size
+    mu: float = setting(
+        0.1, "strength of the pull of local training towards the model that was sent"
+    )
+    weighting: str = setting("equal", "weight of a client in a mean: equal, or its size")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -28,6 +28,7 @@ from coterie.core.cohort import Cohort
 from coterie.core.errors import SettingError
 from coterie.core.layout import keeps_statistics
 from coterie.core.local_training import GradientSettings
+from coterie.core.settings import setting
 from coterie.core.validate import one_of
 from coterie.vectors.folds import ByCluster
 
@@ -46,7 +47,7 @@ class Upload(NamedTuple):
 class FedSGD(GradientSettings):
     """One model for all: clients send a gradient, the server makes the step."""
 
-    weighting: str = "equal"  # weight of a client in a mean: equal, or its size
+    weighting: str = setting("equal", "weight of a client in a mean: equal, or its size")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -47,6 +47,7 @@ from coterie.core.clients import Clients, Each, on_client
 from coterie.core.cohort import Cohort
 from coterie.core.layout import split
 from coterie.core.local_training import LocalTraining
+from coterie.core.settings import setting
 from coterie.core.validate import at_least, at_most_clients, fraction, one_of
 from coterie.starts import PANEL
 from coterie.vectors.kmeans import Assigned, nearest
@@ -77,19 +78,23 @@ class Judgement(NamedTuple):
 class FeSEM(LocalTraining):
     """The server clusters the clients' models; members of a cluster train on from their mean."""
 
-    k: int = 2  # clusters K; 0: chosen on a sample of clients
-    pull: float = 0.0  # strength lambda of the pull towards the centre in local training
-    part: str = "all"  # parameters that the distance is over: all, head, body or a layer
-    weighting: str = "equal"  # weight of a client in a mean: equal, or its size
-    recluster: int = 1  # rounds from one E step to the next
-    warm_rounds: int = 0  # rounds of FedAvg for the common model, before clients are clustered
-    warm_lr: float = 0.0  # step size of these rounds; 0: lr
-    tries: int = 20  # clusterings at the start, of which the tightest is kept
-    sample: int = 100  # clients from whose models the first centres and k are found
-    k_most: int = 8  # largest k that is tried when it is to be chosen
-    k_rounds: int = 3  # rounds for which each k is tried
-    kept: float = 1.0  # share of a client's samples that it uses; the others are held out
-    serves: str = "centre"  # what a client uses: centre, or own (W_i, trained from the centre)
+    k: int = setting(2, "clusters K; 0: chosen on a sample of clients")
+    pull: float = setting(0.0, "strength lambda of the pull towards the centre in local training")
+    part: str = setting("all", "parameters that the distance is over: all, head, body or a layer")
+    weighting: str = setting("equal", "weight of a client in a mean: equal, or its size")
+    recluster: int = setting(1, "rounds from one E step to the next")
+    warm_rounds: int = setting(
+        0, "rounds of FedAvg for the common model, before clients are clustered"
+    )
+    warm_lr: float = setting(0.0, "step size of these rounds; 0: lr")
+    tries: int = setting(20, "clusterings at the start, of which the tightest is kept")
+    sample: int = setting(100, "clients from whose models the first centres and k are found")
+    k_most: int = setting(8, "largest k that is tried when it is to be chosen")
+    k_rounds: int = setting(3, "rounds for which each k is tried")
+    kept: float = setting(1.0, "share of a client's samples that it uses; the others are held out")
+    serves: str = setting(
+        "centre", "what a client uses: centre, or own (W_i, trained from the centre)"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

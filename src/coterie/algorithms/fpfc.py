@@ -40,6 +40,7 @@ from coterie.core.cohort import Cohort
 from coterie.core.errors import SettingError
 from coterie.core.layout import Layout, join, split
 from coterie.core.local_training import LocalTraining
+from coterie.core.settings import setting
 from coterie.core.validate import above, at_least, between, one_of
 from coterie.vectors import fusion
 from coterie.vectors.folds import ByCluster
@@ -86,20 +87,28 @@ class HeldOut(NamedTuple):
 class FPFC(LocalTraining):
     """Devices keep models of their own, which a penalty on their differences draws together."""
 
-    lam: float = 0.0  # strength of the fusion lambda; 0: chosen on a path
-    rho: float = 1.0  # strength of the pull towards zeta
-    nu: float = 0.1  # devices whose models differ by at most this are in one cluster
-    penalty: str = "scad"  # penalty on differences: scad, or l1
-    a: float = 3.7  # where SCAD ends: models that differ by a lambda do not attract each other
-    xi: float = 0.001  # below this difference SCAD is quadratic
-    part: str = "all"  # the part of the model that is fused: all, head, or a layer's name
-    pairs: str = "either"  # pairs that a round updates: either of their devices took part, or both
-    apart: int = 0  # rounds before anything is fused, for a lambda that is given
-    lambdas: int = 8  # values of lambda on the path
-    lam_least: float = 0.1  # the last of them, as a share of the first, which joins everybody
-    path_rounds: int = 100  # rounds for each of them
-    stages: int = 40  # times path_rounds that models of the best clusters train on, at most
-    hold: float = 0.2  # share of a device's samples that the path holds out to judge by
+    lam: float = setting(0.0, "strength of the fusion lambda; 0: chosen on a path")
+    rho: float = setting(1.0, "strength of the pull towards zeta")
+    nu: float = setting(0.1, "devices whose models differ by at most this are in one cluster")
+    penalty: str = setting("scad", "penalty on differences: scad, or l1")
+    a: float = setting(
+        3.7, "where SCAD ends: models that differ by a lambda do not attract each other"
+    )
+    xi: float = setting(0.001, "below this difference SCAD is quadratic")
+    part: str = setting("all", "the part of the model that is fused: all, head, or a layer's name")
+    pairs: str = setting(
+        "either", "pairs that a round updates: either of their devices took part, or both"
+    )
+    apart: int = setting(0, "rounds before anything is fused, for a lambda that is given")
+    lambdas: int = setting(8, "values of lambda on the path")
+    lam_least: float = setting(
+        0.1, "the last of them, as a share of the first, which joins everybody"
+    )
+    path_rounds: int = setting(100, "rounds for each of them")
+    stages: int = setting(
+        40, "times path_rounds that models of the best clusters train on, at most"
+    )
+    hold: float = setting(0.2, "share of a device's samples that the path holds out to judge by")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -18,12 +18,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coterie.algorithms.fpfc import FPFC
+from coterie.core.settings import setting
 
 
 @dataclass(frozen=True, kw_only=True)
 class FPFCL1(FPFC):
     """FPFC with the convex l1 penalty, which biases the models."""
 
-    penalty: str = "l1"  # penalty on differences: scad, or l1
-    lam: float = 0.2  # strength of the fusion lambda; 0: chosen on a path
-    nu: float = 4.0  # devices whose models differ by at most this are in one cluster
+    penalty: str = setting("l1", "penalty on differences: scad, or l1")
+    lam: float = setting(0.2, "strength of the fusion lambda; 0: chosen on a path")
+    nu: float = setting(4.0, "devices whose models differ by at most this are in one cluster")

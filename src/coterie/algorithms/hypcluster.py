@@ -35,6 +35,7 @@ from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.clients import Clients, on_client
 from coterie.core.cohort import Cohort
 from coterie.core.local_training import LocalTraining
+from coterie.core.settings import setting
 from coterie.core.validate import at_least, at_most_clients, one_of
 from coterie.vectors.folds import ByCluster
 
@@ -61,10 +62,10 @@ class Losses(NamedTuple):
 class HypCluster(LocalTraining):
     """Clients choose the hypothesis with the lowest loss and train it; every sample counts."""
 
-    k: int = 2  # clusters
-    start: str = "farthest"  # start policy: random, restarts, reject, warm or farthest
-    tries: int = 10  # draws of k models that restarts and reject may make
-    start_rounds: int = 10  # rounds of training in restarts, warm and farthest
+    k: int = setting(2, "clusters")
+    start: str = setting("farthest", "start policy: random, restarts, reject, warm or farthest")
+    tries: int = setting(10, "draws of k models that restarts and reject may make")
+    start_rounds: int = setting(10, "rounds of training in restarts, warm and farthest")
 
     def __post_init__(self) -> None:
         super().__post_init__()

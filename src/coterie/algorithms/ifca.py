@@ -37,6 +37,7 @@ from coterie.core.cohort import Cohort
 from coterie.core.errors import SettingError
 from coterie.core.layout import Layout, join, keeps_statistics, split
 from coterie.core.local_training import LocalTraining
+from coterie.core.settings import setting
 from coterie.core.validate import at_least, at_most_clients, one_of
 from coterie.vectors.folds import ByCluster
 
@@ -67,17 +68,23 @@ class Losses(NamedTuple):
 class IFCA(LocalTraining):
     """Clients choose the cluster model with the lowest loss on their data and train it on."""
 
-    k: int = 2  # clusters
-    average: str = "models"  # what the server averages: models (option II) or gradients (option I)
-    weighting: str = "equal"  # weight of a client in a mean: equal, or its size
-    share: str = "none"  # trunk common to all clusters: none, joint (trained by all) or frozen
-    head: str = "head"  # the part that each cluster has of its own when a trunk is shared
-    trunk_rounds: int = 100  # rounds of FedAvg that train a frozen trunk
-    stable: int = 0  # rounds of rest after which clients get only their own model; 0: never
-    recheck: int = 10  # rounds after which identities are estimated again all the same
-    start: str = "farthest"  # start policy: random, restarts, reject, warm or farthest
-    tries: int = 10  # draws of k models that restarts and reject may make
-    start_rounds: int = 10  # rounds of training in restarts, warm and farthest
+    k: int = setting(2, "clusters")
+    average: str = setting(
+        "models", "what the server averages: models (option II) or gradients (option I)"
+    )
+    weighting: str = setting("equal", "weight of a client in a mean: equal, or its size")
+    share: str = setting(
+        "none", "trunk common to all clusters: none, joint (trained by all) or frozen"
+    )
+    head: str = setting("head", "the part that each cluster has of its own when a trunk is shared")
+    trunk_rounds: int = setting(100, "rounds of FedAvg that train a frozen trunk")
+    stable: int = setting(
+        0, "rounds of rest after which clients get only their own model; 0: never"
+    )
+    recheck: int = setting(10, "rounds after which identities are estimated again all the same")
+    start: str = setting("farthest", "start policy: random, restarts, reject, warm or farthest")
+    tries: int = setting(10, "draws of k models that restarts and reject may make")
+    start_rounds: int = setting(10, "rounds of training in restarts, warm and farthest")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -39,6 +39,7 @@ from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.clients import Clients, on_client
 from coterie.core.cohort import Cohort
 from coterie.core.errors import SettingError
+from coterie.core.settings import setting
 from coterie.core.validate import at_least, one_of
 from coterie.vectors.kmeans import (
     kmeans,
@@ -71,10 +72,12 @@ class Choice(NamedTuple):
 class KFed:
     """Clients cluster their samples and send the centres, which the server clusters once."""
 
-    k: int = 2  # clusters
-    k_local: int = 0  # clusters k' that a client looks for; 0: as many as k
-    server: str = "farthest"  # how centres are clustered: farthest, device (the paper) or k-means
-    tries: int = 10  # starts of k-means, of which the best is kept
+    k: int = setting(2, "clusters")
+    k_local: int = setting(0, "clusters k' that a client looks for; 0: as many as k")
+    server: str = setting(
+        "farthest", "how centres are clustered: farthest, device (the paper) or k-means"
+    )
+    tries: int = setting(10, "starts of k-means, of which the best is kept")
 
     learns: ClassVar[str] = "centres"
     suggests: ClassVar[dict[str, Any]] = {"rounds": 1, "fraction": 1.0}

@@ -33,6 +33,7 @@ from coterie.core.cohort import Cohort
 from coterie.core.errors import CoterieError, SettingError
 from coterie.core.layout import Layout, join, split
 from coterie.core.local_training import LocalTraining
+from coterie.core.settings import setting
 from coterie.core.validate import at_least, at_most_clients, fraction, one_of
 from coterie.vectors.kmeans import Assigned, kmeans, nearest
 
@@ -60,14 +61,16 @@ class Choice(NamedTuple):
 class OneShot(LocalTraining):
     """Clients train alone, their models are clustered once, then each cluster has its FedAvg."""
 
-    k: int = 2  # clusters K
-    fits: int = 10  # local trainings, each as long as that of a round, before the clustering
-    part: str = "all"  # parameters that are clustered: all, head, body or a layer
-    trim: float = 0.0  # share that a trimmed mean leaves out at each end; 0: plain k-means
-    tries: int = 20  # starts of k-means, of which the tightest clustering is kept
-    sample: int = 500  # clients that k-means sees; others join the nearest centre
-    kept: float = 1.0  # share of a client's samples that it uses; the others are held out
-    weighting: str = "equal"  # weight of a client in a mean: equal, or its size
+    k: int = setting(2, "clusters K")
+    fits: int = setting(
+        10, "local trainings, each as long as that of a round, before the clustering"
+    )
+    part: str = setting("all", "parameters that are clustered: all, head, body or a layer")
+    trim: float = setting(0.0, "share that a trimmed mean leaves out at each end; 0: plain k-means")
+    tries: int = setting(20, "starts of k-means, of which the tightest clustering is kept")
+    sample: int = setting(500, "clients that k-means sees; others join the nearest centre")
+    kept: float = setting(1.0, "share of a client's samples that it uses; the others are held out")
+    weighting: str = setting("equal", "weight of a client in a mean: equal, or its size")
 
     def __post_init__(self) -> None:
         super().__post_init__()

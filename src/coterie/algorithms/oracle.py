@@ -22,6 +22,7 @@ from coterie.core.clients import Clients, Each, on_client
 from coterie.core.cohort import Cohort
 from coterie.core.errors import DataError
 from coterie.core.local_training import LocalTraining
+from coterie.core.settings import setting
 from coterie.core.validate import one_of
 from coterie.vectors.folds import ByCluster
 
@@ -45,7 +46,7 @@ class Choice(NamedTuple):
 class Oracle(LocalTraining):
     """FedAvg inside the true clusters, which no real method knows."""
 
-    weighting: str = "equal"  # weight of a client in a mean: equal, or its size
+    weighting: str = setting("equal", "weight of a client in a mean: equal, or its size")
 
     def __post_init__(self) -> None:
         super().__post_init__()

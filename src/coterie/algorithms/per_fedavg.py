@@ -33,6 +33,7 @@ from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.clients import Clients, on_client
 from coterie.core.cohort import Cohort
 from coterie.core.local_training import GradientSettings
+from coterie.core.settings import setting
 from coterie.core.validate import above, at_least, one_of
 from coterie.vectors.folds import ByCluster
 
@@ -51,10 +52,10 @@ class Upload(NamedTuple):
 class PerFedAvg(GradientSettings):
     """Clients train one model for what it becomes after a step on their own data."""
 
-    steps: int = 10  # local meta-steps tau, with the step size beta
-    adapt_lr: float = 0.1  # step size alpha of the adaptation, in training and when served
-    adapt_steps: int = 1  # steps of adaptation that a client makes when it is served
-    weighting: str = "equal"  # weight of a client in a mean: equal, or its size
+    steps: int = setting(10, "local meta-steps tau, with the step size beta")
+    adapt_lr: float = setting(0.1, "step size alpha of the adaptation, in training and when served")
+    adapt_steps: int = setting(1, "steps of adaptation that a client makes when it is served")
+    weighting: str = setting("equal", "weight of a client in a mean: equal, or its size")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from typing import Any, get_type_hints
 
 from coterie.algorithms import ALGORITHMS
 from coterie.core.errors import SettingError, did_you_mean
 from coterie.data import FEDERATIONS
-from coterie.experiment.settings import RunSettings, comments, settings_of
+from coterie.experiment.settings import RunSettings, settings_of
 
 
 def listing() -> str:
@@ -103,3 +104,12 @@ def crossing(kind: type[Any]) -> str:
         if not fields:
             lines.append("    nothing crosses: what it makes stays with the client")
     return "\n".join(lines)
+
+
+def comments(owner: type) -> list[tuple[str, str]]:
+    """The fields of an upload or a state and the comments behind them; none without its source."""
+    try:
+        source = inspect.getsource(owner)
+    except (OSError, TypeError):  # of a class from a notebook
+        return []
+    return re.findall(r"^    (\w+): [^#\n]*?  # (.+)$", source, flags=re.MULTILINE)

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from coterie.core.cohort import Cohort
+from coterie.core.settings import setting
 from coterie.core.validate import above, at_least
 
 
@@ -15,10 +16,10 @@ from coterie.core.validate import above, at_least
 class GradientSettings:
     """Settings of a gradient and of the step along it."""
 
-    lr: float = 0.1  # step size gamma
-    decay: float = 1.0  # factor on the step size after every round
-    batch: int = 0  # samples per gradient; 0: all of the client's
-    weight_decay: float = 0.0  # strength of the pull towards zero
+    lr: float = setting(0.1, "step size gamma")
+    decay: float = setting(1.0, "factor on the step size after every round")
+    batch: int = setting(0, "samples per gradient; 0: all of the client's")
+    weight_decay: float = setting(0.0, "strength of the pull towards zero")
 
     def __post_init__(self) -> None:
         above(self, "lr", 0)
@@ -35,8 +36,8 @@ class GradientSettings:
 class LocalTraining(GradientSettings):
     """Settings of LocalUpdate; an algorithm that trains on clients takes them in as its own."""
 
-    steps: int = 10  # local gradient steps tau
-    epochs: int = 0  # local passes over the data, in place of steps; 0: count steps
+    steps: int = setting(10, "local gradient steps tau")
+    epochs: int = setting(0, "local passes over the data, in place of steps; 0: count steps")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -15,9 +15,10 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
-from coterie.core.clients import Call, Clients, Each, Fold, Stacked
+from coterie.core.clients import Call, Clients, Each, Fold
 from coterie.core.cohort import Cohort, Rows
 from coterie.core.errors import CoterieError
+from coterie.core.population import RoundClients
 from coterie.core.task import Task
 from coterie.data.federation import Samples
 from coterie.engine.devices import find_device
@@ -96,7 +97,6 @@ class Simulator:
     # What the padded samples of a chunk may occupy, unless a single client already has more.
     chunk_data_bytes = 64 * 2**20
     largest_chunk = LARGEST_CHUNK
-    saved = 0  # rounds that the checkpoint of the run holds
 
     def __init__(
         self,
@@ -161,13 +161,33 @@ class Simulator:
         """What else there is to say of the round that was; of a simulated one nothing."""
         return {}
 
+    def checkpointed(self, rounds: int) -> None:
+        """A checkpoint holds so many rounds; nobody here needs to know."""
+
+    def client_memory(self) -> dict[str, Tensor]:
+        """What clients keep between rounds, by names that `restore_client_memory` takes."""
+        kept = {f"memory.{name}": rows for name, rows in self.memory.rows.items()}
+        return kept | {f"known.{name}": known for name, known in self.memory.known.items()}
+
+    def restore_client_memory(self, tensors: dict[str, Tensor]) -> None:
+        """Give clients back what a checkpoint holds of their memory; other tensors are ignored."""
+        for name, tensor in tensors.items():
+            owner, _, rest = name.partition(".")
+            if owner in ("memory", "known"):
+                (self.memory.rows if owner == "memory" else self.memory.known)[rest] = tensor
+
+    @property
+    def sizes(self) -> Tensor:
+        """How many samples each client has, [m]."""
+        return self.samples.sizes
+
     def at(self, *address: int | str, round: int = 0, ids: Tensor | None = None) -> Clients:
         """The clients `ids` (all of them if not given) in a round, behind the seam.
 
         `address` is where their randomness begins, after the seed.
         """
         ids = self.ids if ids is None else ids
-        return SimulatedClients(self, round, ids, (self.seed, *address))
+        return RoundClients(self, round, ids, (self.seed, *address))
 
     def chunks(self, ids: Tensor) -> Iterator[Tensor]:
         """`ids` in chunks of clients of like size; one that is very large has a chunk to itself."""
@@ -259,45 +279,6 @@ class Simulator:
     def answered(self, call: Call, fold: Fold[Any]) -> tuple[Tensor, Any]:
         """Who answers a client step, and the fold of what they send, unfinished; here all do."""
         return call.ids, self.folded(call, fold)
-
-
-class SimulatedClients:
-    """Some clients of a simulator in one round; what an algorithm sees."""
-
-    def __init__(
-        self, simulator: Simulator, round: int, ids: Tensor, address: tuple[int | str, ...]
-    ) -> None:
-        self.simulator = simulator
-        self.round = round
-        self.ids = ids
-        self._address = address
-        self._calls = [0]  # shared with the narrowed views, so that no two calls draw the same
-
-    @property
-    def population(self) -> int:
-        return self.simulator.population
-
-    @property
-    def task(self) -> Task:
-        return self.simulator.task
-
-    def only(self, ids: Tensor) -> SimulatedClients:
-        """The same clients, narrowed to `ids`."""
-        narrowed = SimulatedClients(self.simulator, self.round, ids.sort().values, self._address)
-        narrowed._calls = self._calls
-        return narrowed
-
-    def run(
-        self, step: Callable[..., Any], *, fold: Fold[Any] | None = None, **message: Any
-    ) -> tuple[Tensor, Any]:
-        """Run a client step on these clients, chunk by chunk, and fold what they send."""
-        assert getattr(step, "__on_client__", False), f"{step} is not marked @on_client"
-        fold = fold or Stacked()
-        address = (*self._address, self._calls[0])
-        self._calls[0] += 1
-        call = Call(step, self.ids, self.round, address, message)
-        ids, total = self.simulator.answered(call, fold)
-        return ids, fold.finish(total)
 
 
 # What lies on a device is shared by all simulators of the same samples, as those of several copies

@@ -359,13 +359,12 @@ class Run:
 
     def _save_checkpoint(self, folder: RunFolder) -> None:
         folder.save(self._checkpoint)
-        self.saved = self.simulator.saved = self.rounds
+        self.saved = self.rounds
+        self.simulator.checkpointed(self.rounds)
 
     def _checkpoint(self) -> Checkpoint:
         tensors = {f"state.{name}": value for name, value in self.state._asdict().items()}
-        memory = self.simulator.memory
-        tensors |= {f"memory.{name}": rows for name, rows in memory.rows.items()}
-        tensors |= {f"known.{name}": known for name, known in memory.known.items()}
+        tensors |= self.simulator.client_memory()
         tensors["cluster"] = self.cluster
         notes = {
             "bytes": [[*key, count] for key, count in self.bytes.parts.items()],
@@ -380,11 +379,7 @@ class Run:
         tensors, notes = checkpoint.tensors, checkpoint.notes
         kind = get_type_hints(type(self.algorithm).init)["return"]
         self.state = kind(*(tensors[f"state.{name}"] for name in kind._fields))
-        memory = self.simulator.memory
-        for name, tensor in tensors.items():
-            owner, _, rest = name.partition(".")
-            if owner in ("memory", "known"):
-                (memory.rows if owner == "memory" else memory.known)[rest] = tensor
+        self.simulator.restore_client_memory(tensors)
         self.cluster = tensors["cluster"]
         self.records = records
         self.saved = len(records)

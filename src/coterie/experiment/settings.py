@@ -1,20 +1,19 @@
 """Settings: `key=value` words, typed and checked against frozen dataclasses.
 
 One name is one quantity everywhere, so the settings of the algorithm, the federation and the run
-share one space without prefixes. What a setting means is the comment behind its field, so that the
-class, `coterie describe` and the error sentences cannot disagree.
+share one space without prefixes. What a setting means is written in its field
+(`core/settings.py`), so that the class and `coterie describe` cannot disagree.
 """
 
 from __future__ import annotations
 
-import inspect
-import re
 from collections.abc import Sequence
 from dataclasses import MISSING, Field, dataclass, fields
 from functools import cache
 from typing import Any, NamedTuple, get_type_hints
 
 from coterie.core.errors import SettingError, did_you_mean
+from coterie.core.settings import setting
 from coterie.core.validate import at_least, fraction, one_of
 from coterie.engine.devices import check_device
 
@@ -23,17 +22,23 @@ from coterie.engine.devices import check_device
 class RunSettings:
     """Settings of a run, whatever the algorithm and the data."""
 
-    rounds: int = 100  # rounds T
-    seed: int = 0  # all randomness, of data and training, comes from it
-    starts: int = 1  # independent starts side by side; the best by training loss is kept
-    fraction: float = 1.0  # share of the clients that take part in a round
-    per_round: int = 0  # clients that take part in a round, in place of a fraction; 0: by fraction
-    lost: float = 0.0  # probability that a client's reply is lost
-    protocol: str = "auto"  # data by which a client chooses a model: train-loss, test-loss or auto
-    evaluate: int = 1  # rounds between two evaluations
-    checkpoint: int = 0  # rounds between two checkpoints; 0: as often as takes 5 % of the time
-    chunk: int = 0  # clients that are simulated at a time; 0: by the size of the model
-    device: str = "cpu"  # where client steps run: cpu, cuda, or cuda:N for one of several
+    rounds: int = setting(100, "rounds T")
+    seed: int = setting(0, "all randomness, of data and training, comes from it")
+    starts: int = setting(1, "independent starts side by side; the best by training loss is kept")
+    fraction: float = setting(1.0, "share of the clients that take part in a round")
+    per_round: int = setting(
+        0, "clients that take part in a round, in place of a fraction; 0: by fraction"
+    )
+    lost: float = setting(0.0, "probability that a client's reply is lost")
+    protocol: str = setting(
+        "auto", "data by which a client chooses a model: train-loss, test-loss or auto"
+    )
+    evaluate: int = setting(1, "rounds between two evaluations")
+    checkpoint: int = setting(
+        0, "rounds between two checkpoints; 0: as often as takes 5 % of the time"
+    )
+    chunk: int = setting(0, "clients that are simulated at a time; 0: by the size of the model")
+    device: str = setting("cpu", "where client steps run: cpu, cuda, or cuda:N for one of several")
 
     def __post_init__(self) -> None:
         at_least(self, "rounds", 1)
@@ -69,9 +74,8 @@ def settings_of(owner: type) -> tuple[Setting, ...]:
     Setting(name='rounds', type=<class 'int'>, default=100, meaning='rounds T')
     """
     types = get_type_hints(owner)
-    meanings = {name: text for base in reversed(owner.__mro__) for name, text in comments(base)}
     return tuple(
-        Setting(field.name, types[field.name], default_of(field), meanings.get(field.name, ""))
+        Setting(field.name, types[field.name], default_of(field), field.metadata.get("meaning", ""))
         for field in fields(owner)
     )
 
@@ -84,14 +88,6 @@ def setting_names(*owners: type) -> list[str]:
 def default_of(field: Field[Any]) -> Any:
     assert field.default is not MISSING, f"the setting {field.name} has no default"
     return field.default
-
-
-def comments(owner: type) -> list[tuple[str, str]]:
-    """The names of a class's annotated fields and the comments behind them."""
-    if owner is object or "__annotations__" not in owner.__dict__:
-        return []
-    pattern = r"^    (\w+): [^#\n]*?  # (.+)$"
-    return re.findall(pattern, inspect.getsource(owner), flags=re.MULTILINE)
 
 
 def parse(words: list[str], owners: list[type]) -> dict[str, Any]:

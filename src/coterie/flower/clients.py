@@ -253,6 +253,10 @@ class Network(Simulator):
         made = step(cohort, **download)
         return type(made)(*map(dense, made))
 
+    def checkpointed(self, rounds: int) -> None:
+        """Nodes are told with the next message what they may forget."""
+        self.saved = rounds
+
     def notes(self) -> dict[str, Any]:
         """What happened since this was last asked, for the record of a round."""
         return self.roster.notes()

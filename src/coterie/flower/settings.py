@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import Any
 
 from coterie.core.errors import SettingError
+from coterie.core.settings import setting
 from coterie.core.task import Task
 from coterie.core.validate import above, at_least, fraction
 from coterie.data.federation import Federation
@@ -28,13 +29,19 @@ from coterie.version import __version__
 class NetworkSettings:
     """Settings of a run over a network, whatever the algorithm."""
 
-    out: str = "run"  # folder of the run on the server; it must be new, or that of a run to resume
-    nodes: int = 1  # nodes that must be there before the run begins
-    resume: bool = False  # whether to go on from the checkpoint in `out`
-    timeout: float = 600.0  # seconds that the replies to a message may take
-    quorum: float = 0.5  # share of the clients asked that must reply for a round to go on
-    patience: float = 3600.0  # seconds to wait for nodes, and for a quorum, before giving up
-    outlier: float = 50.0  # a reply this many times larger than the usual one is refused; 0: none
+    out: str = setting(
+        "run", "folder of the run on the server; it must be new, or that of a run to resume"
+    )
+    nodes: int = setting(1, "nodes that must be there before the run begins")
+    resume: bool = setting(False, "whether to go on from the checkpoint in `out`")
+    timeout: float = setting(600.0, "seconds that the replies to a message may take")
+    quorum: float = setting(0.5, "share of the clients asked that must reply for a round to go on")
+    patience: float = setting(
+        3600.0, "seconds to wait for nodes, and for a quorum, before giving up"
+    )
+    outlier: float = setting(
+        50.0, "a reply this many times larger than the usual one is refused; 0: none"
+    )
 
     def __post_init__(self) -> None:
         at_least(self, "nodes", 1)

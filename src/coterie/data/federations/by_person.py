@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import SettingError
+from coterie.core.settings import setting
 from coterie.core.validate import at_least, one_of
 from coterie.data import sources
 from coterie.data.federation import Federation, Samples, check_share, split_parts
@@ -24,8 +25,8 @@ from coterie.tasks import Classification
 class MnistWriters:
     """MNIST's training digits by the 539 people who wrote them; the true cluster is their group."""
 
-    train_share: float = 0.8  # share of a client's samples that it trains on
-    hidden: int = 200  # width of the network's hidden layer
+    train_share: float = setting(0.8, "share of a client's samples that it trains on")
+    hidden: int = setting(200, "width of the network's hidden layer")
 
     suggests: ClassVar[dict[str, Any]] = {"k": 2, "lr": 0.1, "epochs": 1, "batch": 10, "rounds": 50}
 
@@ -56,10 +57,14 @@ class MnistWriters:
 class Femnist:
     """Handwritten digits and letters by writer, 62 classes, from LEAF; no true clusters known."""
 
-    train_share: float = 0.8  # share of a writer's images to train on; 0: the split of the files
-    fewest: int = 2  # writers with fewer images are left out
-    network: str = "cnn"  # cnn: two convolutions, as in LEAF; mlp: one hidden layer, much faster
-    hidden: int = 2048  # width of the network's last hidden layer
+    train_share: float = setting(
+        0.8, "share of a writer's images to train on; 0: the split of the files"
+    )
+    fewest: int = setting(2, "writers with fewer images are left out")
+    network: str = setting(
+        "cnn", "cnn: two convolutions, as in LEAF; mlp: one hidden layer, much faster"
+    )
+    hidden: int = setting(2048, "width of the network's last hidden layer")
 
     suggests: ClassVar[dict[str, Any]] = {
         "k": 2,
@@ -108,9 +113,9 @@ class Femnist:
 class Celeba:
     """Celebrity photographs by person: does the person smile? From LEAF; no true clusters known."""
 
-    train_share: float = 0.8  # share of a person's images that are trained on
-    fewest: int = 5  # people with fewer images are left out, as LEAF does
-    people: int = 0  # people that take part, in order of their number; 0: all
+    train_share: float = setting(0.8, "share of a person's images that are trained on")
+    fewest: int = setting(5, "people with fewer images are left out, as LEAF does")
+    people: int = setting(0, "people that take part, in order of their number; 0: all")
 
     suggests: ClassVar[dict[str, Any]] = {
         "k": 2,

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from coterie.core import seeds
+from coterie.core.settings import setting
 from coterie.core.validate import above, at_least, one_of
 from coterie.data import sources, splits
 from coterie.data.federation import Federation, Samples, check_share, split_parts
@@ -22,12 +23,12 @@ from coterie.tasks import Classification
 class Digits:
     """scikit-learn's 1,797 digits, dealt out evenly, by Dirichlet shares, or in shards."""
 
-    clients: int = 20  # clients m
-    split: str = "dirichlet"  # how samples are dealt: iid, dirichlet or shards
-    alpha: float = 0.5  # Dirichlet concentration; small: clients differ much
-    shards: int = 2  # shards that each client is dealt
-    train_share: float = 0.8  # share of a client's samples that it trains on
-    hidden: int = 100  # width of the network's hidden layer
+    clients: int = setting(20, "clients m")
+    split: str = setting("dirichlet", "how samples are dealt: iid, dirichlet or shards")
+    alpha: float = setting(0.5, "Dirichlet concentration; small: clients differ much")
+    shards: int = setting(2, "shards that each client is dealt")
+    train_share: float = setting(0.8, "share of a client's samples that it trains on")
+    hidden: int = setting(100, "width of the network's hidden layer")
 
     suggests: ClassVar[dict[str, Any]] = {"lr": 0.1, "epochs": 1, "batch": 10, "rounds": 50}
 
@@ -66,8 +67,8 @@ class Digits:
 class Mnist(Digits):
     """MNIST's 60,000 training digits, dealt out evenly, by Dirichlet shares, or in shards."""
 
-    clients: int = 100  # clients m
-    hidden: int = 200  # width of the network's hidden layer
+    clients: int = setting(100, "clients m")
+    hidden: int = setting(200, "width of the network's hidden layer")
 
     def name(self) -> str:
         return "mnist"
@@ -94,7 +95,7 @@ class FashionMnist(Mnist):
 class Cifar10(Digits):
     """CIFAR-10's 50,000 training images, dealt out like MNIST; `hidden` is not used."""
 
-    clients: int = 100  # clients m
+    clients: int = setting(100, "clients m")
 
     def name(self) -> str:
         return "cifar10"

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from coterie.core import seeds
 from coterie.core.errors import SettingError
+from coterie.core.settings import setting
 from coterie.core.validate import at_least
 from coterie.data import sources, splits
 from coterie.data.federation import Federation, Samples, check_share, split_parts
@@ -25,12 +26,14 @@ from coterie.tasks import Classification
 class LabelSwapMnist:
     """MNIST on clients that each swap two labels, another two in every cluster."""
 
-    clients: int = 20  # clients m, as many in each cluster
-    groups: int = 4  # true clusters, 1 to 4: labels 0-8, 1-7, 2-6, 3-5 are swapped
-    alpha: float = 1.0  # Dirichlet concentration of the classes; 0: the same classes everywhere
-    samples: int = 0  # samples that are dealt out in all; 0: all 60,000
-    train_share: float = 0.8  # share of a client's samples that it trains on
-    hidden: int = 200  # width of the network's hidden layer
+    clients: int = setting(20, "clients m, as many in each cluster")
+    groups: int = setting(4, "true clusters, 1 to 4: labels 0-8, 1-7, 2-6, 3-5 are swapped")
+    alpha: float = setting(
+        1.0, "Dirichlet concentration of the classes; 0: the same classes everywhere"
+    )
+    samples: int = setting(0, "samples that are dealt out in all; 0: all 60,000")
+    train_share: float = setting(0.8, "share of a client's samples that it trains on")
+    hidden: int = setting(200, "width of the network's hidden layer")
 
     suggests: ClassVar[dict[str, Any]] = {
         "k": 4,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from coterie.core import seeds
+from coterie.core.settings import setting
 from coterie.core.validate import above, at_least, at_least_as_many, one_of
 from coterie.data.federation import Federation, Samples
 from coterie.networks import linear
@@ -23,13 +24,15 @@ class LinearMixture:
     authors multiplies the draw by R without normalising (`scale=raw`).
     """
 
-    clients: int = 100  # clients m, equal contiguous blocks for each group
-    samples: int = 100  # training samples n of each client
-    features: int = 1000  # dimension d
-    groups: int = 2  # true clusters
-    separation: float = 1.0  # R: the norm of every true parameter vector
-    noise: float = 0.1  # sigma: standard deviation of the noise
-    scale: str = "norm"  # true parameters: of norm R, or raw: R times a draw of zeros and ones
+    clients: int = setting(100, "clients m, equal contiguous blocks for each group")
+    samples: int = setting(100, "training samples n of each client")
+    features: int = setting(1000, "dimension d")
+    groups: int = setting(2, "true clusters")
+    separation: float = setting(1.0, "R: the norm of every true parameter vector")
+    noise: float = setting(0.1, "sigma: standard deviation of the noise")
+    scale: str = setting(
+        "norm", "true parameters: of norm R, or raw: R times a draw of zeros and ones"
+    )
 
     suggests: ClassVar[dict[str, Any]] = {"lr": 0.05, "steps": 1, "rounds": 300}
     suggests_for: ClassVar[dict[str, dict[str, Any]]] = {

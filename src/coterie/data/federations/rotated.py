@@ -16,6 +16,7 @@ from torch import Tensor
 
 from coterie.core import seeds
 from coterie.core.errors import SettingError
+from coterie.core.settings import setting
 from coterie.core.validate import at_least, at_least_as_many
 from coterie.data import sources
 from coterie.data.federation import Federation, Samples, check_share, split_parts
@@ -29,11 +30,11 @@ Load = Callable[[str], tuple[Tensor, Tensor]]  # part -> images [n, h, w, ...], 
 class RotatedDigits:
     """scikit-learn's 1,797 digits of 8 x 8 pixels, turned by multiples of 90 degrees."""
 
-    clients: int = 80  # clients m in all
-    samples: int = 0  # samples of each client, training and test; 0: as many as there are
-    rotations: int = 4  # true clusters, 1 to 4: turned by 0, 90, 180, 270 degrees
-    train_share: float = 0.8  # share of a client's samples that it trains on
-    hidden: int = 100  # width of the network's hidden layer
+    clients: int = setting(80, "clients m in all")
+    samples: int = setting(0, "samples of each client, training and test; 0: as many as there are")
+    rotations: int = setting(4, "true clusters, 1 to 4: turned by 0, 90, 180, 270 degrees")
+    train_share: float = setting(0.8, "share of a client's samples that it trains on")
+    hidden: int = setting(100, "width of the network's hidden layer")
 
     suggests: ClassVar[dict[str, Any]] = {"k": 4, "lr": 0.1, "steps": 10, "rounds": 60}
 
@@ -63,10 +64,10 @@ class RotatedDigits:
 class RotatedMnist:
     """MNIST turned by multiples of 90 degrees; tested on machines of their own, as in the paper."""
 
-    clients: int = 1200  # clients m in all; the paper has 4800, 2400 and 1200
-    samples: int = 0  # training samples n of each client; 0: as many as there are
-    rotations: int = 4  # true clusters, 1 to 4: turned by 0, 90, 180, 270 degrees
-    hidden: int = 200  # width of the network's hidden layer
+    clients: int = setting(1200, "clients m in all; the paper has 4800, 2400 and 1200")
+    samples: int = setting(0, "training samples n of each client; 0: as many as there are")
+    rotations: int = setting(4, "true clusters, 1 to 4: turned by 0, 90, 180, 270 degrees")
+    hidden: int = setting(200, "width of the network's hidden layer")
 
     suggests: ClassVar[dict[str, Any]] = {"k": 4, "lr": 0.1, "steps": 10, "rounds": 300}
 
@@ -93,9 +94,11 @@ class RotatedFashion(RotatedMnist):
 class RotatedCifar:
     """CIFAR-10 upright and upside down, with the network and augmentation of the IFCA paper."""
 
-    clients: int = 200  # clients m in all
-    samples: int = 0  # training samples n of each client; 0: as many as there are
-    rotations: int = 2  # true clusters, 1, 2 or 4: turned by 0 and 180 degrees, or by quarters
+    clients: int = setting(200, "clients m in all")
+    samples: int = setting(0, "training samples n of each client; 0: as many as there are")
+    rotations: int = setting(
+        2, "true clusters, 1, 2 or 4: turned by 0 and 180 degrees, or by quarters"
+    )
 
     suggests: ClassVar[dict[str, Any]] = {
         "k": 2,

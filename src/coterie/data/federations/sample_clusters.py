@@ -16,6 +16,7 @@ from torch import Tensor
 
 from coterie.core import seeds
 from coterie.core.errors import SettingError
+from coterie.core.settings import setting
 from coterie.core.validate import above, at_least
 from coterie.data import sources
 from coterie.data.federation import Federation, Samples
@@ -28,12 +29,14 @@ from coterie.tasks import Classification
 class GaussianClusters:
     """Gaussian clusters in 32 dimensions with centres R Bernoulli(0.5) and unit deviation."""
 
-    clients: int = 4  # clients
-    samples: int = 1000  # samples of each client
-    groups: int = 4  # true clusters of samples
-    heterogeneity: float = 0.0  # p: share of a client's samples that come from its home cluster
-    features: int = 32  # dimension d
-    separation: float = 5.0  # R: scale of the centres
+    clients: int = setting(4, "clients")
+    samples: int = setting(1000, "samples of each client")
+    groups: int = setting(4, "true clusters of samples")
+    heterogeneity: float = setting(
+        0.0, "p: share of a client's samples that come from its home cluster"
+    )
+    features: int = setting(32, "dimension d")
+    separation: float = setting(5.0, "R: scale of the centres")
 
     suggests: ClassVar[dict[str, Any]] = {"k": 4}
 
@@ -58,12 +61,14 @@ class GaussianClusters:
 class SubspaceClusters:
     """Clusters that are random subspaces: Gaussian coefficients on an orthonormal basis of each."""
 
-    clients: int = 4  # clients
-    samples: int = 1000  # samples of each client
-    groups: int = 4  # true clusters of samples
-    heterogeneity: float = 0.0  # p: share of a client's samples that come from its home cluster
-    features: int = 32  # dimension d
-    rank: int = 16  # dimension of each subspace
+    clients: int = setting(4, "clients")
+    samples: int = setting(1000, "samples of each client")
+    groups: int = setting(4, "true clusters of samples")
+    heterogeneity: float = setting(
+        0.0, "p: share of a client's samples that come from its home cluster"
+    )
+    features: int = setting(32, "dimension d")
+    rank: int = setting(16, "dimension of each subspace")
 
     suggests: ClassVar[dict[str, Any]] = {"k": 4}
 
@@ -93,9 +98,11 @@ class SubspaceClusters:
 class MnistDigits:
     """MNIST, the digit being the true cluster of a sample."""
 
-    clients: int = 10  # clients
-    samples: int = 1000  # samples of each client
-    heterogeneity: float = 0.0  # p: share of a client's samples that come from its home cluster
+    clients: int = setting(10, "clients")
+    samples: int = setting(1000, "samples of each client")
+    heterogeneity: float = setting(
+        0.0, "p: share of a client's samples that come from its home cluster"
+    )
 
     suggests: ClassVar[dict[str, Any]] = {"k": 10}
 
@@ -119,10 +126,12 @@ class MnistDigits:
 class MnistDigitRotations:
     """A digit turned by 0, 90, 180 or 270 degrees, the angle being the true cluster of a sample."""
 
-    clients: int = 4  # clients
-    samples: int = 1000  # samples of each client
-    heterogeneity: float = 0.0  # p: share of a client's samples that come from its home cluster
-    digit: int = 2  # the digit, in the paper 2, 3, 4 or 5; -1: all ten mixed
+    clients: int = setting(4, "clients")
+    samples: int = setting(1000, "samples of each client")
+    heterogeneity: float = setting(
+        0.0, "p: share of a client's samples that come from its home cluster"
+    )
+    digit: int = setting(2, "the digit, in the paper 2, 3, 4 or 5; -1: all ten mixed")
 
     suggests: ClassVar[dict[str, Any]] = {"k": 4}
 

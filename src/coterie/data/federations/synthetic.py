@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from coterie.core import seeds
+from coterie.core.settings import setting
 from coterie.core.validate import at_least, at_least_as_many
 from coterie.data.federation import Federation, Samples, check_share, split_cut, split_order
 from coterie.networks import linear
@@ -29,10 +30,10 @@ class FpfcSynthetic:
     y = argmax(W_c x + b_c + N(0, 0.5^2)); n_i = 5 (int(lognormal(4, 2)) + 50): heavy-tailed.
     """
 
-    clients: int = 100  # clients m, as many in each cluster
-    groups: int = 4  # true clusters
-    most: int = 3000  # samples of a client at most, training and test; 0: no limit
-    train_share: float = 0.8  # share of a client's samples that it trains on
+    clients: int = setting(100, "clients m, as many in each cluster")
+    groups: int = setting(4, "true clusters")
+    most: int = setting(3000, "samples of a client at most, training and test; 0: no limit")
+    train_share: float = setting(0.8, "share of a client's samples that it trains on")
 
     suggests: ClassVar[dict[str, Any]] = {"k": 4, "lr": 0.1, "steps": 10, "fraction": 0.3}
 
@@ -74,11 +75,11 @@ class LeafSynthetic:
     Alpha spreads the classifiers, beta the features. There are no true clusters.
     """
 
-    clients: int = 30  # clients m
-    spread_models: float = 1.0  # alpha: how much clients' classifiers differ
-    spread_features: float = 1.0  # beta: how much clients' features differ
-    most: int = 3000  # samples of a client at most, training and test; 0: no limit
-    train_share: float = 0.8  # share of a client's samples that it trains on
+    clients: int = setting(30, "clients m")
+    spread_models: float = setting(1.0, "alpha: how much clients' classifiers differ")
+    spread_features: float = setting(1.0, "beta: how much clients' features differ")
+    most: int = setting(3000, "samples of a client at most, training and test; 0: no limit")
+    train_share: float = setting(0.8, "share of a client's samples that it trains on")
 
     suggests: ClassVar[dict[str, Any]] = {"lr": 0.01, "epochs": 1, "batch": 10, "fraction": 0.3}
 

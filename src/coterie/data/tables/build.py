@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.core.errors import CoterieWarning, SettingError
+from coterie.core.settings import setting
 from coterie.core.validate import at_least, one_of
 from coterie.data.federation import Federation, Samples, check_share
 from coterie.data.tables.arrays import Arrays, read_npz
@@ -60,16 +61,24 @@ class Prepared(NamedTuple):
 class Table:
     """A table of your own: a file or folder of rows, each with its client and its label."""
 
-    path: str = ""  # a .csv, .parquet, .feather or .arrow file, or a folder with a file per client
-    client: str = "client"  # column that says whose row it is; in a folder the file's name does
-    label: str = "label"  # column to predict
-    features: str = ""  # columns to predict from, with commas between; empty: all others
-    target: str = "auto"  # what the label is: classification, regression, or auto: by its type
-    train_share: float = 0.8  # share of a client's rows that it trains on
-    min_samples: int = 2  # rows that a client must have; smaller ones are left out
-    categories: int = 20  # features that text becomes at most; rarer words share one more
-    standardise: bool = True  # whether numbers are brought to mean 0 and standard deviation 1
-    hidden: int = 32  # width of the network's hidden layer; 0: a linear model
+    path: str = setting(
+        "", "a .csv, .parquet, .feather or .arrow file, or a folder with a file per client"
+    )
+    client: str = setting(
+        "client", "column that says whose row it is; in a folder the file's name does"
+    )
+    label: str = setting("label", "column to predict")
+    features: str = setting("", "columns to predict from, with commas between; empty: all others")
+    target: str = setting(
+        "auto", "what the label is: classification, regression, or auto: by its type"
+    )
+    train_share: float = setting(0.8, "share of a client's rows that it trains on")
+    min_samples: int = setting(2, "rows that a client must have; smaller ones are left out")
+    categories: int = setting(20, "features that text becomes at most; rarer words share one more")
+    standardise: bool = setting(
+        True, "whether numbers are brought to mean 0 and standard deviation 1"
+    )
+    hidden: int = setting(32, "width of the network's hidden layer; 0: a linear model")
 
     suggests: ClassVar[dict[str, Any]] = {}
 

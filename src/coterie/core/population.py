@@ -1,0 +1,100 @@
+"""A population: all clients of a run, wherever they are.
+
+Clients may be simulated in this process (`engine/simulator.py`), in Ray actors (`engine/ray.py`) or
+sit behind Flower's network (`flower/clients.py`). A run asks them for the clients of a round and
+for little else; an algorithm only ever sees `Clients`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from coterie.core.clients import Call, Clients, Fold, Stacked
+from coterie.core.task import Task
+
+
+class Answering(Protocol):
+    """Who carries out client steps."""
+
+    @property
+    def population(self) -> int:
+        """How many clients the federation has; ids of unseen clients start here."""
+
+    @property
+    def task(self) -> Task:
+        """What a flat parameter vector means."""
+
+    def answered(self, call: Call, fold: Fold[Any]) -> tuple[Tensor, Any]:
+        """Who answers a client step, and the fold of what they send, unfinished."""
+
+
+class Population(Answering, Protocol):
+    """All clients that train in a run."""
+
+    @property
+    def ids(self) -> Tensor:
+        """The ids of all clients, increasing."""
+
+    @property
+    def sizes(self) -> Tensor:
+        """How many training samples each client has, [m]."""
+
+    def at(self, *address: int | str, round: int = 0, ids: Tensor | None = None) -> Clients:
+        """The clients `ids` (all of them if not given) in a round, behind the seam.
+
+        `address` is where their randomness begins, after the seed.
+        """
+
+    def notes(self) -> dict[str, Any]:
+        """What else the record of a round says, of what happened since this was last asked."""
+
+    def checkpointed(self, rounds: int) -> None:
+        """The checkpoint of the run now holds so many rounds."""
+
+    def client_memory(self) -> dict[str, Tensor]:
+        """What a checkpoint has to hold of the clients' memory, by name."""
+
+    def restore_client_memory(self, tensors: dict[str, Tensor]) -> None:
+        """Give clients back what a checkpoint holds of their memory; other tensors are ignored."""
+
+
+class RoundClients:
+    """Some clients of a population in one round: what an algorithm sees."""
+
+    def __init__(
+        self, everybody: Answering, round: int, ids: Tensor, address: tuple[int | str, ...]
+    ) -> None:
+        self.everybody = everybody
+        self.round = round
+        self.ids = ids
+        self._address = address
+        self._calls = [0]  # shared with the narrowed views, so that no two calls draw the same
+
+    @property
+    def population(self) -> int:
+        return self.everybody.population
+
+    @property
+    def task(self) -> Task:
+        return self.everybody.task
+
+    def only(self, ids: Tensor) -> RoundClients:
+        """The same clients, narrowed to `ids`."""
+        narrowed = RoundClients(self.everybody, self.round, ids.sort().values, self._address)
+        narrowed._calls = self._calls
+        return narrowed
+
+    def run(
+        self, step: Callable[..., Any], *, fold: Fold[Any] | None = None, **message: Any
+    ) -> tuple[Tensor, Any]:
+        """Run a client step on these clients and fold what they send."""
+        assert getattr(step, "__on_client__", False), f"{step} is not marked @on_client"
+        fold = fold or Stacked()
+        address = (*self._address, self._calls[0])
+        self._calls[0] += 1
+        call = Call(step, self.ids, self.round, address, message)
+        ids, total = self.everybody.answered(call, fold)
+        return ids, fold.finish(total)
