@@ -20,7 +20,7 @@ from torch import Tensor
 
 from coterie.algorithms import ALGORITHMS
 from coterie.core.algorithm import Serving
-from coterie.core.clients import Call, Clients, Each, Fold, Part, merge_answers
+from coterie.core.clients import Call, Clients, Each, Fold, Part, merge_answers, step_name
 from coterie.data.federation import Federation, Samples
 from coterie.data.tables.columns import in_order
 from coterie.engine.simulator import Simulator
@@ -135,7 +135,7 @@ class Network(Simulator):
             return ids, None
         example = self.rehearse(step, ids[:1], round, message)
         spec = {name: (tuple(v.shape[1:]), v.dtype) for name, v in example._asdict().items()}
-        label = step.__qualname__
+        label = step_name(step)
         trains = address[1] in ("round", "start")  # after the seed; else it is an evaluation
         words = {"round": round, "address": list(address), "trains": trains, "part": "train"}
 
