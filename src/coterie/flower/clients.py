@@ -119,11 +119,11 @@ class Network(Simulator):
     def ids(self) -> Tensor:
         return torch.arange(len(self.names))
 
-    def answered(self, call: Call, fold: Fold[Any]) -> tuple[Tensor, Any]:
+    def collect(self, call: Call, fold: Fold[Any]) -> tuple[Tensor, Any]:
         """Who replied, and the fold of what they sent, in the order in which a simulator folds."""
         ids, upload = self.step(call)
         total = fold.start()
-        for places in self.places(self.samples.sizes[ids]):
+        for places in self.chunking.cut(self.samples.sizes[ids]):
             part = type(upload)(*(value[places] for value in upload))
             total = fold.add(total, ids[places], part)
         return ids, total
@@ -253,7 +253,7 @@ class Network(Simulator):
         made = step(cohort, **download)
         return type(made)(*map(dense, made))
 
-    def checkpointed(self, rounds: int) -> None:
+    def on_checkpoint(self, rounds: int) -> None:
         """Nodes are told with the next message what they may forget."""
         self.saved = rounds
 
