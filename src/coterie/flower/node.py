@@ -268,7 +268,7 @@ class OwnClients(Simulator):
         return self.node.rows_of(ids)
 
 
-class Worker:
+class NodeWorker:
     """Answers the messages of all runs that come to a node."""
 
     def __init__(self, file: NodeFile) -> None:
