@@ -67,13 +67,12 @@ def parameters(function):
     return list(inspect.signature(function).parameters)
 
 
-def header_added(interceptor, **context):
+def header_added(interceptor):
     """The headers that an interceptor adds to a request."""
     request = httpx.Request("POST", "http://x/v1/runtime/acquire-task")
     before = set(request.headers)
-    interceptor.intercept(
-        SimpleNamespace(request=request, **context), lambda context: httpx.Response(200)
-    )
+    context = SimpleNamespace(request=request)
+    interceptor.intercept(context, lambda context: httpx.Response(200))
     return set(request.headers) - before
 
 

@@ -83,18 +83,11 @@ def run_local(
         Processes(logs or home / "logs", flower_home(home)) as processes,
     ):
         authority = make_authority(home / "keys")
-        ca, threads = authority.certificate, share_of_cores(len(nodes))
+        ca = authority.certificate
         port, *ports = free_ports(1 + len(nodes))
         superlink = f"{HOST}:{port}"
         link = processes.start("superlink", superlink_command(authority, port=port))
-        running = []
-        for number, (path, own_port) in enumerate(zip(nodes, ports, strict=True), 1):
-            name = f"node-{number}"
-            key = make_node_key(home / "keys", name)
-            commands = node_commands(
-                path, superlink, ca, key.private, home, name, own_port, worker=worker
-            )
-            running.append(LocalNode(processes, name, commands, key, threads))
+        running = start_nodes(processes, nodes, ports, superlink, ca, home, worker)
         link.wait_for_port(port, seconds=START_SECONDS)
         try:
             with ControlClient(superlink, ca) as control:
@@ -116,6 +109,25 @@ def run_local(
         return 0
     show(f"the run {status.text}: {status.details or 'the log of the SuperLink may say why'}")
     return 1
+
+
+def start_nodes(
+    processes: Processes,
+    nodes: Sequence[Path],
+    ports: Sequence[int],
+    superlink: str,
+    ca: Path,
+    home: Path,
+    worker: Sequence[str],
+) -> list[LocalNode]:
+    """Make a key for each node and start its worker, each with its share of the cores."""
+    threads, started = share_of_cores(len(nodes)), []
+    for number, (node, port) in enumerate(zip(nodes, ports, strict=True), 1):
+        name = f"node-{number}"
+        key = make_node_key(home / "keys", name)
+        commands = node_commands(node, superlink, ca, key.private, home, name, port, worker=worker)
+        started.append(LocalNode(processes, name, commands, key, threads))
+    return started
 
 
 def first_to_end(ended: Sequence[Child]) -> Child:
