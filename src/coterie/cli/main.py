@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from coterie.cli.data import add_data
-from coterie.cli.deploy import add_deploy, init_command
+from coterie.cli.deploy import add_deploy, deploy_init
 from coterie.core.errors import CoterieError, CoterieWarning, SettingError
 
 MISTAKE = 2  # exit code for wrong input
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options, rest = parser().parse_known_args(arguments)
         options.words = [*getattr(options, "words", []), *rest]
         strays = [word for word in rest if word.startswith("-")]
-        if strays or (rest and options.command not in (run_command, compare_command, init_command)):
+        if strays or (rest and options.command not in (run_command, compare_command, deploy_init)):
             raise SettingError(f"unrecognized arguments: {' '.join(strays or rest)}")
         warnings.showwarning = show_warning
         code = int(options.command(options))

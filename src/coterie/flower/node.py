@@ -264,7 +264,7 @@ class Node:
         return found
 
 
-class Worker:
+class NodeWorker:
     """Answers the messages of all runs that come to a node."""
 
     def __init__(self, file: NodeFile) -> None:
