@@ -40,12 +40,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from coterie.algorithms import steps
 from coterie.algorithms.fedavg import FedAvg
 from coterie.algorithms.one_shot import OneShot, clustered_part, few
-from coterie.core.algorithm import Info, Serving, Start, with_newcomers
+from coterie.algorithms.steps import HeldOutLoss, held_out_loss, with_newcomers
+from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.clients import Clients, Each, on_client
 from coterie.core.cohort import Cohort
-from coterie.core.layout import split
 from coterie.core.local_training import LocalTraining
 from coterie.core.settings import setting
 from coterie.core.validate import at_least, at_most_clients, fraction, one_of
@@ -64,14 +65,6 @@ class State(NamedTuple):
 class Upload(NamedTuple):
     model: Tensor  # [m, d] W_i
     size: Tensor  # [m] samples n_i
-
-
-class Choice(NamedTuple):
-    cluster: Tensor  # [m] centre with the lowest loss
-
-
-class Judgement(NamedTuple):
-    loss: Tensor  # [m] loss on held-out samples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,14 +115,14 @@ class FeSEM(LocalTraining):
 
     def round(self, state: State, clients: Clients) -> tuple[State, Info]:
         k = len(state.models)
-        part = clustered_part(clients.task.layout, self.part)
-        centres = split(part, state.models)[0]
+        clustered = clustered_part(clients.task.layout, self.part)
+        centres = clustered.parts(state.models)[0]
         clients, cluster = with_newcomers(self.choose, state.models, state.cluster, clients)
 
         def expectation(ids: Tensor, model: Tensor) -> Tensor:
             if clients.round % self.recluster:
                 return cluster[ids]
-            return nearest(split(part, model)[0], centres)
+            return nearest(clustered.parts(model)[0], centres)
 
         fold = Assigned(k, expectation, by_size=self.weighting == "size")
         ids, up = clients.run(self.train, fold=fold, model=Each(state.models, cluster))
@@ -142,28 +135,30 @@ class FeSEM(LocalTraining):
         own = partial(self.own, rounds=int(state.rounds)) if self.serves == "own" else None
         return Serving(state.models, clients.ids, cluster[clients.ids], adapt=own)
 
+    choose = steps.choose
+
     @on_client
     def train(self, cohort: Cohort, model: Tensor) -> Upload:
-        cohort = cohort.using(self.kept)
+        cohort = self.training_samples(cohort)
         return Upload(self._trained(cohort, model, cohort.round), cohort.size)
 
     @on_client
     def own(self, cohort: Cohort, model: Tensor, rounds: int) -> Tensor:
-        return self._trained(cohort.using(self.kept), model, rounds)
+        return self._trained(self.training_samples(cohort), model, rounds)
 
     @on_client
-    def choose(self, cohort: Cohort, models: Tensor) -> Choice:
-        return Choice(cohort.using(self.kept).choose(models).cluster)
+    def judge(self, cohort: Cohort, model: Tensor) -> HeldOutLoss:
+        return held_out_loss(cohort, self.kept, model)
 
-    @on_client
-    def judge(self, cohort: Cohort, model: Tensor) -> Judgement:
-        return Judgement(cohort.split(self.kept)[1].loss(model[:, None])[:, 0])
+    def training_samples(self, cohort: Cohort) -> Cohort:
+        return cohort.using(self.kept)
 
     def _trained(self, cohort: Cohort, centre: Tensor, round: int) -> Tensor:
         """Models [m, d] after local training from each client's centre, with the pull of (3.8)."""
         if not self.pull:
             return self.local_update(cohort, centre, round=round)
-        strength = self.pull * clustered_part(cohort.task.layout, self.part).to(centre.dtype)
+        part = clustered_part(cohort.task.layout, self.part).part
+        strength = self.pull * part.to(centre.dtype)
         return self.local_update(cohort, centre, pull=strength, anchor=centre, round=round)
 
     def _common(self, start: Start) -> Tensor:

@@ -17,6 +17,7 @@ from coterie.core import seeds
 from coterie.core.algorithm import Algorithm, Serving
 from coterie.core.cohort import Cohort
 from coterie.core.errors import DataError, SettingError
+from coterie.core.population import Population
 from coterie.core.task import Summary, Tally
 from coterie.data.federation import Federation
 from coterie.engine.malloc import tidily
@@ -49,18 +50,24 @@ class Evaluator:
         federation: Federation,
         train: Simulator,
         protocol: str,
+        *,
+        population: Population | None = None,
+        test: Simulator | None = None,
     ) -> None:
         self.algorithm = algorithm
         self.federation = federation
         self.train = train
+        self.population = population or train  # who chooses, where the clients that train do
         self.protocol = resolved(protocol, federation)
-        self.test = None
-        if federation.test is not None:
-            self.test = train.beside(federation.test, len(federation) if federation.unseen else 0)
+        self.test = test
+        if test is None and federation.test is not None:
+            self.test = train.with_samples(
+                federation.test, len(federation) if federation.unseen else 0
+            )
 
-    def serve(self, state: tuple[Tensor, ...], simulator: Simulator) -> Serving:
-        """Which model serves which client, judged by the data of `simulator`."""
-        return self.algorithm.serve(state, simulator.at("serve"))
+    def serve(self, state: tuple[Tensor, ...], population: Population) -> Serving:
+        """Which model serves which client, judged by the data of `population`."""
+        return self.algorithm.serve(state, population.at("serve"))
 
     def judge(self, state: tuple[Tensor, ...]) -> Judged:
         """The clients that the federation is tested on, by the run's protocol.
@@ -68,12 +75,12 @@ class Evaluator:
         Without a test part, the training part takes its place and metrics are called `train_...`.
         """
         if self.test is None:
-            return self._score(self.serve(state, self.train), self.train)
-        by = self.test if self.protocol == "test-loss" else self.train
+            return self._score(self.serve(state, self.population), self.train)
+        by = self.test if self.protocol == "test-loss" else self.population
         if self.federation.unseen:
             serving = self.serve(state, self.test)
             if serving.adapt is not None:
-                return self._score_on_peers(self.serve(state, self.train))
+                return self._score_on_peers(self.serve(state, self.population))
             return self._score(serving, self.test)
         return self._score(self.serve(state, by), self.test)
 
@@ -146,7 +153,7 @@ class Evaluator:
         chunks, order = [], []
         for ids in tidily(self.train.chunks(serving.ids)):
             cohort = self.train.cohort(ids, 0, (self.train.seed, "map"))
-            place = self.train.there(
+            place = self.train.on_device(
                 losses_or_gradients, cohort, serving.models, self.train.seed, shared
             )
             chunks.append(to_device(place, CPU))
@@ -203,7 +210,7 @@ class Evaluator:
         if serving.adapt is None:
             return models
         cohort = self.train.cohort(ids, 0, (self.train.seed, "adapt"))
-        adapted: Tensor = self.train.there(serving.adapt, cohort, model=models)
+        adapted: Tensor = self.train.on_device(serving.adapt, cohort, model=models)
         return adapted
 
     def _score(self, serving: Serving, on: Simulator) -> Judged:
@@ -236,13 +243,13 @@ class Evaluator:
         """Clients `ids` with their models on the samples of clients `rows_of` in `on`."""
         tally = Tally(on.task, len(ids))
         labels: dict[int, tuple[Tensor, Tensor]] = {}  # place -> found and true ones
-        for chunk in tidily(on.places(on.samples.sizes[rows_of - on.first])):
+        for chunk in tidily(on.chunking.cut(on.samples.sizes[on.locate(rows_of)])):
             cohort = on.cohort(rows_of[chunk], 0, (on.seed, "score"))
             if serving.label is None:
-                found = on.there(cohort.score, self._models(serving, ids[chunk]))
+                found = on.on_device(cohort.score, self._models(serving, ids[chunk]))
             else:
-                label = on.there(serving.label, cohort, models=serving.models)
-                found = on.there(score_by_label, cohort, serving.models, label)
+                label = on.on_device(serving.label, cohort, models=serving.models)
+                found = on.on_device(score_by_label, cohort, serving.models, label)
                 for place, row, (_, y) in zip(chunk.tolist(), label, cohort, strict=True):
                     labels[place] = to_device(row[: len(y)], CPU), to_device(y, CPU)
             tally.add(chunk, to_device(found, CPU))
@@ -269,9 +276,9 @@ def columns(
     return {
         "client": serving.ids.tolist(),
         "name": [names[i] for i in serving.ids.tolist()] if names else None,
-        "samples": simulator.samples.sizes[simulator.rows_of(serving.ids)].tolist(),
+        "samples": simulator.samples.sizes[simulator.locate(serving.ids)].tolist(),
         "cluster": serving.cluster.tolist(),
-        "true": None if true is None else true[simulator.rows_of(serving.ids)].tolist(),
+        "true": None if true is None else true[simulator.locate(serving.ids)].tolist(),
     }
 
 

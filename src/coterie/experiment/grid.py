@@ -29,7 +29,8 @@ from coterie.core.algorithm import Algorithm
 from coterie.core.errors import CheckpointError, CoterieError, CoterieWarning, SettingError
 from coterie.core.task import Task
 from coterie.data.federation import Federation
-from coterie.engine.copies.lockstep import InStep, Shared, Strands
+from coterie.engine.copies.lockstep import LockstepClients, LockstepThreads
+from coterie.evaluation.evaluator import Evaluator
 from coterie.experiment.checkpoint import Checkpoint
 from coterie.experiment.folder import Record, RunFolder
 from coterie.experiment.health import Watch
@@ -43,8 +44,6 @@ COPIES = "copies.jsonl"
 class Copy(Run):
     """One copy of a run, in step with the others."""
 
-    simulator: InStep
-
     def __init__(
         self,
         point: dict[str, Any],
@@ -54,18 +53,21 @@ class Copy(Run):
         settings: RunSettings,
         config: dict[str, Any],
         start: int,
-        shared: Shared,
+        clients: LockstepClients,
     ) -> None:
-        simulator = InStep(
-            federation.train,
-            task,
-            seed=settings.seed,
-            chunk=settings.chunk,
-            device=settings.device,
-            shared=shared,
-        )
+        train, test = clients.train(), None
+        if federation.test is not None:
+            first = len(federation) if federation.unseen else 0
+            test = clients.test(federation.test, train, first)
         super().__init__(
-            algorithm, federation, task, settings, config, start=start, simulator=simulator
+            algorithm,
+            federation,
+            task,
+            settings,
+            config,
+            start=start,
+            simulator=train,
+            evaluator=Evaluator(algorithm, federation, train, settings.protocol, test=test),
         )
         self.point = point  # the values of the grid's settings
         self.diverged = 0  # the round after which it was left behind
@@ -127,13 +129,19 @@ class Grid:
         if config is None:
             texts = {name: grid_text(several) for name, several in values.items()}
             self.config["settings"] |= texts
-        shared = Shared()
+        clients = LockstepClients(
+            federation.train,
+            task,
+            seed=settings.seed,
+            chunk=settings.chunk,
+            device=settings.device,
+        )
         self.copies = [
-            Copy(point, own, federation, task, settings, self.config, start, shared)
+            Copy(point, own, federation, task, settings, self.config, start, clients)
             for point, own in points(algorithm, values)
             for start in range(settings.starts)
         ]
-        self.strands = Strands(self.copies[0].simulator.alone, len(federation))
+        self.threads = LockstepThreads(clients.kernel, len(federation))
         self.folder: RunFolder | None = None
         self.saved = 0  # rounds that the last checkpoint holds
         self._said: list[str] = []  # warnings that belong to no single copy
@@ -164,7 +172,7 @@ class Grid:
         try:
             return self._complete(on_round, on_reply)
         finally:
-            self.strands.close()
+            self.threads.close()
 
     def _complete(
         self,
@@ -210,7 +218,7 @@ class Grid:
         live = self.live
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            self.strands.run([partial(job, copy) for copy in live])
+            self.threads.run([partial(job, copy) for copy in live])
         for warning in caught:
             text = str(warning.message)
             if not issubclass(warning.category, CoterieWarning):

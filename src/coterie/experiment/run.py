@@ -17,12 +17,12 @@ from typing import Any, get_type_hints
 import torch
 from torch import Tensor
 
-from coterie.algorithms import ALGORITHMS
 from coterie.channel.wrappers import Bytes, Lossy, Metered, Watched
 from coterie.core import seeds
 from coterie.core.algorithm import Algorithm, Serving, Start
 from coterie.core.clients import Clients
 from coterie.core.errors import CoterieError
+from coterie.core.population import Population
 from coterie.core.task import Task
 from coterie.core.validate import at_most_clients
 from coterie.data.federation import Federation, Samples
@@ -32,6 +32,7 @@ from coterie.experiment.checkpoint import Checkpoint
 from coterie.experiment.folder import Record, RunFolder
 from coterie.experiment.health import Watch
 from coterie.experiment.settings import RunSettings
+from coterie.registry import algorithm_name
 from coterie.report.frames import Frames, moments
 from coterie.report.pictures import sheets
 from coterie.version import __version__
@@ -53,7 +54,7 @@ class Run:
         config: dict[str, Any] | None = None,
         *,
         start: int = 0,
-        simulator: Simulator | None = None,
+        simulator: Population | None = None,
         evaluator: Evaluator | None = None,
     ) -> None:
         at_most_clients(settings, "per_round", len(federation))
@@ -67,16 +68,17 @@ class Run:
         self.config = config or described(algorithm, federation.name, settings)
         self.folder: RunFolder | None = None
         self.start = start  # which of several independent starts it is
-        self.simulator = simulator or Simulator(
+        self.simulator: Population = simulator or Simulator(
             federation.train,
             task,
             seed=settings.seed,
             chunk=settings.chunk,
             device=settings.device,
         )
-        self.evaluator = evaluator or Evaluator(
-            algorithm, federation, self.simulator, settings.protocol
-        )
+        if evaluator is None:
+            assert isinstance(self.simulator, Simulator)
+            evaluator = Evaluator(algorithm, federation, self.simulator, settings.protocol)
+        self.evaluator = evaluator
         self.state: Any = None
         self.records: list[Record] = []
         self.watch = Watch()
@@ -109,17 +111,24 @@ class Run:
         """The models in use: client i is served by `models[clusters[i]]`, [k, d]."""
         return self.evaluator.own_models(self.serving)
 
-    def spread(self, shards: int, address: str = "") -> AbstractContextManager[Simulator]:
+    def spread(self, shards: int, address: str = "") -> AbstractContextManager[Population]:
         """Run the clients in Ray actors, `shards` of them; before anything else is done.
 
         They are there until the context that is returned ends, or the program does.
         """
-        from coterie.engine.ray import Sharded
+        from coterie.engine.ray import RayClients
 
-        sharded = Sharded(self.simulator, shards=shards, address=address)
-        self.simulator = sharded
-        self.evaluator = Evaluator(self.algorithm, self.federation, sharded, self.settings.protocol)
-        return sharded
+        assert isinstance(self.simulator, Simulator)
+        clients = RayClients(self.simulator, shards=shards, address=address)
+        self.simulator = clients
+        self.evaluator = Evaluator(
+            self.algorithm,
+            self.federation,
+            clients.simulator,
+            self.settings.protocol,
+            population=clients,
+        )
+        return clients
 
     def use(self, path: Path, *, resume: bool = False) -> None:
         """Leave files in a new folder, or go on from those of an interrupted run."""
@@ -360,7 +369,7 @@ class Run:
     def _save_checkpoint(self, folder: RunFolder) -> None:
         folder.save(self._checkpoint)
         self.saved = self.rounds
-        self.simulator.checkpointed(self.rounds)
+        self.simulator.on_checkpoint(self.rounds)
 
     def _checkpoint(self) -> Checkpoint:
         tensors = {f"state.{name}": value for name, value in self.state._asdict().items()}
@@ -393,10 +402,9 @@ class Run:
 
 def described(algorithm: Algorithm[Any], federation: str, settings: RunSettings) -> dict[str, Any]:
     """The configuration of a run that was put together in Python."""
-    names = {kind: name for name, kind in ALGORITHMS.items()}
     return {
         "coterie": __version__,
-        "algorithm": names.get(type(algorithm), type(algorithm).__name__),
+        "algorithm": algorithm_name(algorithm),
         "federation": federation,
         "settings": {**asdict(algorithm), **asdict(settings)},  # type: ignore[call-overload]
         "command": "",

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.algorithms import ALGORITHMS
 from coterie.core.algorithm import Serving
-from coterie.core.clients import Call, Clients, Each, Fold, Part, merge_answers
+from coterie.core.clients import Call, Clients, Each, Fold, Part, merge_answers, step_name
 from coterie.data.federation import Federation, Samples
 from coterie.data.tables.columns import in_order
 from coterie.engine.simulator import Simulator
@@ -30,13 +29,14 @@ from coterie.flower.replies import Spec, Usual, checked
 from coterie.flower.roster import Roster, warn
 from coterie.flower.settings import App
 from coterie.flower.wire import BadPacket, Packet
+from coterie.registry import algorithm_name
+from coterie.tasks.defaults import learns_centres
 from coterie.tensors.lazy import dense
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
 MOST_CLASSES = 100  # true clusters of samples, where no schema says how many there are
-NAMES = {kind: name for name, kind in ALGORITHMS.items()}
 
 
 class Network(Simulator):
@@ -64,7 +64,7 @@ class Network(Simulator):
         self.roster.names = names
         self.roster.check_alike()
         first = next(iter(self.roster.known.values()))
-        federation, task = self.app.plan.prepared(rehearsal(self.app, first))
+        federation, task = self.app.plan.prepare(rehearsal(self.app, first))
         offsets = torch.tensor([0, *sizes]).cumsum(0)
         # The rehearsal's client stands for all where only shapes count; the sizes are the clients'.
         super().__init__(
@@ -101,7 +101,7 @@ class Network(Simulator):
             name=self.app.plan.federation_name,
             clients=tuple(self.names),
             classes=classes,
-            sample_clusters=getattr(self.app.plan.algorithm, "learns", "") == "centres"
+            sample_clusters=learns_centres(self.app.plan.algorithm)
             and not self.samples.y.is_floating_point(),
         )
 
@@ -119,11 +119,11 @@ class Network(Simulator):
     def ids(self) -> Tensor:
         return torch.arange(len(self.names))
 
-    def answered(self, call: Call, fold: Fold[Any]) -> tuple[Tensor, Any]:
+    def collect(self, call: Call, fold: Fold[Any]) -> tuple[Tensor, Any]:
         """Who replied, and the fold of what they sent, in the order in which a simulator folds."""
         ids, upload = self.step(call)
         total = fold.start()
-        for places in self.places(self.samples.sizes[ids]):
+        for places in self.chunking.cut(self.samples.sizes[ids]):
             part = type(upload)(*(value[places] for value in upload))
             total = fold.add(total, ids[places], part)
         return ids, total
@@ -135,7 +135,7 @@ class Network(Simulator):
             return ids, None
         example = self.rehearse(step, ids[:1], round, message)
         spec = {name: (tuple(v.shape[1:]), v.dtype) for name, v in example._asdict().items()}
-        label = step.__qualname__
+        label = step_name(step)
         trains = address[1] in ("round", "start")  # after the seed; else it is an evaluation
         words = {"round": round, "address": list(address), "trains": trains, "part": "train"}
 
@@ -217,7 +217,7 @@ class Network(Simulator):
             step, given = unwrapped(step)
             asked = {
                 "step": step.__name__,
-                "of": NAMES[type(step.__self__)],  # type: ignore[attr-defined]
+                "of": algorithm_name(step.__self__),  # type: ignore[attr-defined]
                 "settings": asdict(step.__self__),  # type: ignore[attr-defined]
             }
             message = {**given, **message}
@@ -253,7 +253,7 @@ class Network(Simulator):
         made = step(cohort, **download)
         return type(made)(*map(dense, made))
 
-    def checkpointed(self, rounds: int) -> None:
+    def on_checkpoint(self, rounds: int) -> None:
         """Nodes are told with the next message what they may forget."""
         self.saved = rounds
 
