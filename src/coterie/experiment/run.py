@@ -23,7 +23,7 @@ from coterie.core import seeds
 from coterie.core.algorithm import Algorithm, Serving, Start
 from coterie.core.clients import Clients
 from coterie.core.errors import CoterieError
-from coterie.core.population import Population
+from coterie.core.population import Population, Purpose
 from coterie.core.task import Task
 from coterie.core.validate import at_most_clients
 from coterie.data.federation import Federation, Samples
@@ -353,11 +353,13 @@ class Run:
         generator = seeds.generator(self.settings.seed, "participants", *address)
         return torch.randperm(m, generator=generator)[:count].sort().values
 
-    def _clients(self, *address: int | str, ids: Tensor, round: int = 0) -> Clients:
+    def _clients(
+        self, purpose: Purpose, *address: int | str, ids: Tensor, round: int = 0
+    ) -> Clients:
         """Clients behind the wrappers of this run."""
-        clients: Clients = self.simulator.at(*address, round=round, ids=ids)
+        clients: Clients = self.simulator.at(purpose, *address, round=round, ids=ids)
         if self.settings.lost:
-            clients = Lossy(clients, self.settings.lost, (self.settings.seed, *address))
+            clients = Lossy(clients, self.settings.lost, (self.settings.seed, purpose, *address))
         clients = Metered(clients, self.bytes)
         return clients if self._on_reply is None else Watched(clients, self._replied)
 
