@@ -30,7 +30,7 @@ from coterie.deploy.keys import make_authority, make_node_key, need_flower
 from coterie.deploy.processes import Child, Processes, free_ports
 from coterie.deploy.services import Show, say
 from coterie.deploy.supernode import sign_off
-from coterie.experiment.sweeps import share_of_cores
+from coterie.experiment.sweeps import thread_limits
 
 ROUNDS_SECONDS = 0.2  # between looks at the run folder
 STATUS_SECONDS = 1.0  # between questions to the SuperLink
@@ -86,7 +86,7 @@ def run_local(
         ]
         with Processes(logs or home / "logs", own_home(home)) as processes:
             link = processes.start("superlink", superlink_command(authority, port=port))
-            threads = share_of_cores(len(nodes))
+            threads = thread_limits(len(nodes))
             running = [
                 LocalNode(processes, name, command, threads)
                 for name, command in zip(names, commands, strict=True)
