@@ -126,12 +126,9 @@ def test_every_judging_of_the_start_loses_its_own_replies():
     run = coterie.Run(IFCA(k=2), federation, task, settings)
     algorithm = IFCA(k=2)
     models = torch.stack([task.draw(torch.Generator().manual_seed(j)) for j in range(2)])
+    trunk, clients = torch.zeros(0), run.training.participants
     answers = {
-        tuple(
-            algorithm._losses(models, torch.zeros(0), run.training.participants.sample(0, 16))[
-                0
-            ].tolist()
-        )
+        tuple(clients.sample(0, 16).run(algorithm.losses, models=models, trunk=trunk)[0].tolist())
         for _ in range(4)
     }
     assert len(answers) == 4

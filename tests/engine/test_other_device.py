@@ -13,7 +13,7 @@ from coterie.core.cohort import Rows
 from coterie.core.errors import CoterieError, SettingError
 from coterie.data.federation import Federation, Samples
 from coterie.engine import devices, simulator
-from coterie.engine.copies.lockstep import Strand
+from coterie.engine.copies.lockstep import CopyThread
 from coterie.engine.kernels.batched import Batched
 from coterie.engine.kernels.reference import PerClient
 from coterie.engine.kernels.vmapped import Vmapped
@@ -111,13 +111,13 @@ def test_lost_replies_and_small_chunks_give_the_same_elsewhere(known):
 
 
 def test_several_starts_and_values_give_the_same_elsewhere(known, monkeypatch):
-    live = Strand._live
+    loop = CopyThread._loop
 
-    def live_elsewhere(strand):
+    def loop_elsewhere(thread):
         with elsewhere():  # every thread has its own modes
-            live(strand)
+            loop(thread)
 
-    monkeypatch.setattr(Strand, "_live", live_elsewhere)
+    monkeypatch.setattr(CopyThread, "_loop", loop_elsewhere)
     algorithm = coterie.IFCA(k=2, average="gradients", start="random")
     alike(*both(algorithm, checks.task(), starts=2, grid={"lr": [0.1, 0.5]}))
     lines, _ = coterie.load("linear-mixture", clients=6, samples=9, features=4)
@@ -146,7 +146,7 @@ def test_pixels_stay_bytes_on_their_way(known, monkeypatch, free):
     network = nn.Sequential(nn.Flatten(), nn.Linear(4, 3)).double()
     here, there = both(coterie.FedAvg(steps=2), Classification(network, scale=255), data)
     alike(here, there)
-    lies = there.simulator._placed.x
+    lies = there.simulator._samples_on_device.x
     assert lies.dtype == torch.uint8
     assert isinstance(lies, Far) == (free > 0)
 
@@ -156,17 +156,17 @@ def test_samples_lie_elsewhere_once_for_all_who_use_them(far):
     one, two = (Simulator(data.train, checks.task(), device=THERE) for _ in range(2))
     for each in (one, two):
         each.cohort(each.ids, 0, (0,))
-    assert one._placed is two._placed
+    assert one._samples_on_device is two._samples_on_device
 
 
 def test_models_that_clients_share_are_sent_once(far):
     many = Simulator(checks.federation([4, 4]).train, checks.task(), device=THERE)
     models = torch.arange(6.0).view(2, 3)
-    sent = many._sent(Each(models, torch.tensor([1, 0])))
+    sent = many._download(Each(models, torch.tensor([1, 0])))
     assert isinstance(sent.rows, Far)
     assert sent.of(torch.tensor([0])).tolist() == [[3, 4, 5]]
     own = Each(models)  # rows of which each client gets one are sent chunk by chunk
-    assert many._sent(own) is own
+    assert many._download(own) is own
 
 
 def test_a_crop_is_the_same_elsewhere(far):
@@ -183,8 +183,8 @@ def test_linear_stacks_are_batched_and_chunks_are_larger_elsewhere(far):
     data, wide = checks.federation([4]).train, nn.Linear(checks.FEATURES, 2**18).double()
     here, there = (Simulator(data, Classification(wide), device=d) for d in ("cpu", THERE))
     assert isinstance(there.kernel, Batched)
-    assert there.chunk > here.chunk > 1
-    assert Simulator(data, checks.task(), device=THERE, chunk=7).chunk == 7
+    assert there.chunking.clients > here.chunking.clients > 1
+    assert Simulator(data, checks.task(), device=THERE, chunk=7).chunking.clients == 7
 
 
 def left_behind(self):
@@ -247,7 +247,7 @@ def test_memory_that_is_too_small_is_told_in_a_sentence(far):
 
     many = Simulator(checks.federation([4]).train, checks.task(), device=THERE)
     with pytest.raises(CoterieError, match="a smaller `chunk` may help"):
-        many.there(greedy, None)
+        many.on_device(greedy, None)
 
 
 def test_ray_shards_are_on_the_cpu(far):

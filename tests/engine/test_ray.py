@@ -104,11 +104,11 @@ def test_memory_is_in_the_checkpoint_and_a_run_goes_on_without_ray(digits, tmp_p
 
 def test_replies_are_told_of_and_an_unknown_client_is_nowhere(digits):
     from coterie.channel.wrappers import Watched
-    from coterie.engine.ray import Sharded
+    from coterie.engine.ray import RayClients
     from coterie.engine.simulator import Simulator
 
     federation, task = digits
-    sharded = Sharded(Simulator(federation.train, task), shards=3)
+    sharded = RayClients(Simulator(federation.train, task), shards=3)
     told = []
     some = Watched(sharded.at("round", 0), told.append).only(torch.tensor([1, 4, 8]))
     ids, up = some.run(Numbers().step, number=Each(torch.arange(9.0)), factor=2.0)
@@ -140,14 +140,14 @@ class Numbers:
 
 
 def test_shards_are_of_like_size_and_never_empty():
-    from coterie.engine.ray import even_cuts
+    from coterie.engine.ray import shard_bounds
 
     offsets = torch.tensor([0, 1, 2, 3, 103, 104, 105, 205])
-    cuts = even_cuts(offsets, 3)
+    cuts = shard_bounds(offsets, 3)
     assert cuts[0] == 0
     assert cuts[-1] == 7
     assert all(b > a for a, b in pairwise(cuts))
-    assert even_cuts(offsets, 7) == list(range(8))
+    assert shard_bounds(offsets, 7) == list(range(8))
 
 
 def test_a_negative_number_of_shards_is_refused(digits):

@@ -49,13 +49,13 @@ def test_heavy_tailed_clients_are_hardly_padded():
 def test_a_large_model_makes_small_chunks():
     wide = Regression(nn.Linear(2**20, 1))
     samples = Samples.of([(torch.zeros(1, 2**20), torch.zeros(1))] * 2)
-    assert Simulator(samples, wide).chunk == 15  # of 4 MiB each, in 64
-    assert simulator([1]).chunk == 256
+    assert Simulator(samples, wide).chunking.clients == 15  # of 4 MiB each, in 64
+    assert simulator([1]).chunking.clients == 256
 
 
 def test_many_threads_have_chunks_in_which_none_is_idle(monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
-    assert simulator([1]).chunk == 1024
+    assert simulator([1]).chunking.clients == 1024
     wide = Samples.of([(torch.zeros(200, 784), torch.zeros(200))] * 300)
     many = Simulator(wide, Regression(nn.Sequential(nn.Linear(784, 200), nn.Linear(200, 1))))
     assert [len(ids) for ids in many.chunks(many.ids)] == [300]  # of 627 kB each, in 512 MB

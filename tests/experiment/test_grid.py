@@ -10,7 +10,7 @@ import coterie
 from coterie.cli import main as cli
 from coterie.core.errors import CheckpointError, CoterieError, SettingError
 from coterie.data.federation import Samples
-from coterie.engine.copies.shared_work import Joins
+from coterie.engine.copies.shared_work import SharedWork
 from coterie.experiment.grid import Grid
 from coterie.experiment.plan import planned, planned_again
 from coterie.experiment.run import Run
@@ -99,14 +99,14 @@ def test_copies_are_worked_on_together(mixture, monkeypatch):
     counts = []
 
     def counted(join):
-        def counting(joins, models, *rest):
+        def counting(shared_work, models, *rest):
             counts.append((join.__name__, len(models)))
-            return join(joins, models, *rest)
+            return join(shared_work, models, *rest)
 
         return counting
 
     for work in ("choices", "gradients"):
-        monkeypatch.setattr(Joins, work, counted(getattr(Joins, work)))
+        monkeypatch.setattr(SharedWork, work, counted(getattr(SharedWork, work)))
     algorithm = coterie.IFCA(average="gradients", start="random")
     coterie.simulate(algorithm, *mixture, rounds=3, starts=3, evaluate=3, grid={"lr": [0.05, 0.1]})
     # Six copies: in each of three rounds they choose and differentiate, at the end they are served

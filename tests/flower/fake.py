@@ -8,7 +8,7 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from coterie.experiment.plan import planned
-from coterie.flower.node import NodeFile, Worker
+from coterie.flower.node import NodeFile, NodeWorker
 from coterie.flower.settings import App, NetworkSettings
 
 Change = Callable[[Message], Message | None]  # what becomes of a reply; None: it is lost
@@ -19,7 +19,7 @@ class FakeGrid:
 
     def __init__(self, app: App, files: Iterable[NodeFile]) -> None:
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
-        self.workers = {number: Worker(file) for number, file in enumerate(files, 1)}
+        self.workers = {number: NodeWorker(file) for number, file in enumerate(files, 1)}
         self.config = app.config()
         self.offline: set[int] = set()
         self.change: dict[int, Change] = {}

@@ -1,10 +1,11 @@
 import torch
 
-from coterie.flower.memory import NodeMemory, Versions
+from coterie.engine.client_memory import ClientMemory
+from coterie.flower.memory import Versions
 
 
 def memory():
-    return NodeMemory(3, lambda ids: ids - 10)
+    return ClientMemory(3, lambda ids: ids - 10)
 
 
 def kept(versions, rounds, attempt, value):

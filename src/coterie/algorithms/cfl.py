@@ -40,6 +40,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from coterie.algorithms.steps import Choice
 from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.clients import Clients, Each, merge_answers, on_client
 from coterie.core.cohort import Cohort
@@ -60,10 +61,6 @@ class Upload(NamedTuple):
     cluster: Tensor  # [m] c(i)
     update: Tensor  # [m, d] dW_i
     size: Tensor  # [m] samples n_i
-
-
-class Choice(NamedTuple):
-    cluster: Tensor  # [m] model with the lowest loss
 
 
 @dataclass(frozen=True, kw_only=True)

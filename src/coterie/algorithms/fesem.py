@@ -40,9 +40,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from coterie.algorithms import steps
 from coterie.algorithms.fedavg import FedAvg
 from coterie.algorithms.one_shot import OneShot, clustered_part, few
-from coterie.core.algorithm import Info, Serving, Start, with_newcomers
+from coterie.algorithms.steps import HeldOutLoss, held_out_loss, with_newcomers
+from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.clients import Clients, Each, on_client
 from coterie.core.cohort import Cohort
 from coterie.core.layout import split
@@ -64,14 +66,6 @@ class State(NamedTuple):
 class Upload(NamedTuple):
     model: Tensor  # [m, d] W_i
     size: Tensor  # [m] samples n_i
-
-
-class Choice(NamedTuple):
-    cluster: Tensor  # [m] centre with the lowest loss
-
-
-class Judgement(NamedTuple):
-    loss: Tensor  # [m] loss on held-out samples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,22 +136,23 @@ class FeSEM(LocalTraining):
         own = partial(self.own, rounds=int(state.rounds)) if self.serves == "own" else None
         return Serving(state.models, clients.ids, cluster[clients.ids], adapt=own)
 
+    choose = steps.choose
+
     @on_client
     def train(self, cohort: Cohort, model: Tensor) -> Upload:
-        cohort = cohort.using(self.kept)
+        cohort = self.training_samples(cohort)
         return Upload(self._trained(cohort, model, cohort.round), cohort.size)
 
     @on_client
     def own(self, cohort: Cohort, model: Tensor, rounds: int) -> Tensor:
-        return self._trained(cohort.using(self.kept), model, rounds)
+        return self._trained(self.training_samples(cohort), model, rounds)
 
     @on_client
-    def choose(self, cohort: Cohort, models: Tensor) -> Choice:
-        return Choice(cohort.using(self.kept).choose(models).cluster)
+    def judge(self, cohort: Cohort, model: Tensor) -> HeldOutLoss:
+        return held_out_loss(cohort, self.kept, model)
 
-    @on_client
-    def judge(self, cohort: Cohort, model: Tensor) -> Judgement:
-        return Judgement(cohort.split(self.kept)[1].loss(model[:, None])[:, 0])
+    def training_samples(self, cohort: Cohort) -> Cohort:
+        return cohort.using(self.kept)
 
     def _trained(self, cohort: Cohort, centre: Tensor, round: int) -> Tensor:
         """Models [m, d] after local training from each client's centre, with the pull of (3.8)."""

@@ -34,7 +34,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.core.algorithm import Info, Serving, Start, with_newcomers
+from coterie.algorithms import steps
+from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.clients import Clients, Each, merge_answers, on_client
 from coterie.core.cohort import Cohort
 from coterie.core.errors import SettingError
@@ -63,10 +64,6 @@ class Upload(NamedTuple):
     omega: Tensor  # [m, p] omega_i
     trunk: Tensor  # [m, d - p] the rest of the model
     size: Tensor  # [m] samples n_i
-
-
-class Choice(NamedTuple):
-    cluster: Tensor  # [m] model with the lowest loss
 
 
 class Slope(NamedTuple):
@@ -142,7 +139,7 @@ class FPFC(LocalTraining):
         cluster = self._clusters(state)
         models = self._models(state, cluster, clients.task.layout)
         heard = torch.where(state.size > 0, cluster, -1)
-        clients, cluster = with_newcomers(self.choose, models, heard, clients)
+        clients, cluster = steps.with_newcomers(self.choose, models, heard, clients)
         return Serving(models, clients.ids, cluster[clients.ids])
 
     @on_client
@@ -162,9 +159,7 @@ class FPFC(LocalTraining):
         cohort.keep("omega", omega)
         return Upload(omega, trunk, cohort.size)
 
-    @on_client
-    def choose(self, cohort: Cohort, models: Tensor) -> Choice:
-        return Choice(cohort.choose(models).cluster)
+    choose = steps.choose
 
     @on_client
     def slope(self, cohort: Cohort, model: Tensor) -> Slope:

@@ -25,12 +25,13 @@ Differences from the paper
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from coterie import starts
+from coterie.algorithms import steps
 from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.clients import Clients, on_client
 from coterie.core.cohort import Cohort
@@ -48,14 +49,6 @@ class Upload(NamedTuple):
     cluster: Tensor  # [m] f(k)
     model: Tensor  # [m, d] w_k
     size: Tensor  # [m] samples m_k
-
-
-class Choice(NamedTuple):
-    cluster: Tensor  # [m] f(k)
-
-
-class Losses(NamedTuple):
-    loss: Tensor  # [m, k] L_k(h_i)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +73,7 @@ class HypCluster(LocalTraining):
             k=self.k,
             start=start,
             draw=lambda attempt: start.models(self.k, attempt),
-            losses=self._losses,
+            losses=partial(steps.ask_losses, self.losses),
             advance=self._advance,
             teach=self._advance,
         )
@@ -95,23 +88,12 @@ class HypCluster(LocalTraining):
         ids, up = clients.run(self.choose, models=state.models)
         return Serving(state.models, ids, up.cluster)
 
+    choose, losses = steps.choose, steps.losses
+
     @on_client
     def train(self, cohort: Cohort, models: Tensor) -> Upload:
         chosen = cohort.choose(models)
         return Upload(chosen.cluster, self.local_update(cohort, chosen.model), cohort.size)
-
-    @on_client
-    def choose(self, cohort: Cohort, models: Tensor) -> Choice:
-        return Choice(cohort.choose(models).cluster)
-
-    @on_client
-    def losses(self, cohort: Cohort, models: Tensor) -> Losses:
-        return Losses(cohort.loss(models))
-
-    def _losses(self, models: Tensor, clients: Clients) -> tuple[Tensor, Tensor]:
-        """Who answered [a], and the loss of each of them under each model [a, j]."""
-        ids, up = clients.run(self.losses, models=models)
-        return ids, up.loss if len(ids) else torch.zeros(0, len(models))
 
     def _advance(self, models: Tensor, clients: Clients) -> Tensor:
         """The models after a round before the first."""

@@ -24,13 +24,16 @@ Differences from the paper
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from coterie import starts
+from coterie.algorithms import steps
 from coterie.algorithms.fedavg import FedAvg
+from coterie.algorithms.steps import Choice, Losses
 from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.clients import Clients, Each, on_client
 from coterie.core.cohort import Cohort
@@ -54,14 +57,6 @@ class Upload(NamedTuple):
     model: Tensor  # [m, p] theta_i (option II) or g_i (option I)
     trunk: Tensor  # [m, d - p] the same for the shared trunk, if it is trained
     size: Tensor  # [m] samples n_i
-
-
-class Choice(NamedTuple):
-    cluster: Tensor  # [m] identity j^
-
-
-class Losses(NamedTuple):
-    loss: Tensor  # [m, k] F_i(theta_j)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +107,7 @@ class IFCA(LocalTraining):
             k=self.k,
             start=start,
             draw=lambda attempt: split(own, start.models(self.k, attempt))[0],
-            losses=lambda models, clients: self._losses(models, trunk, clients),
+            losses=partial(steps.ask_losses, self.losses, trunk=trunk),
             advance=lambda models, clients: self._advance(models, trunk, clients, self.average),
             teach=lambda model, client: self._advance(model, trunk, client, "models"),
         )
@@ -177,12 +172,11 @@ class IFCA(LocalTraining):
 
     @on_client
     def choose(self, cohort: Cohort, models: Tensor, trunk: Tensor) -> Choice:
-        whole = join(self._own(cohort.task.layout), models, trunk)
-        return Choice(cohort.choose(whole).cluster)
+        return steps.choose(self, cohort, join(self._own(cohort.task.layout), models, trunk))
 
     @on_client
     def losses(self, cohort: Cohort, models: Tensor, trunk: Tensor) -> Losses:
-        return Losses(cohort.loss(join(self._own(cohort.task.layout), models, trunk)))
+        return steps.losses(self, cohort, join(self._own(cohort.task.layout), models, trunk))
 
     def _identities_rest(self, state: State, clients: Clients) -> bool:
         """Whether each client may be sent only the model of the cluster it was last in."""
@@ -202,11 +196,6 @@ class IFCA(LocalTraining):
             return start.models(1)[0]
         fedavg = FedAvg(**self.settings_by_name(), weighting=self.weighting)
         return fedavg.model_after(self.trunk_rounds, start)
-
-    def _losses(self, models: Tensor, trunk: Tensor, clients: Clients) -> tuple[Tensor, Tensor]:
-        """Who answered [a], and the loss of each of them under each model [a, k]."""
-        ids, up = clients.run(self.losses, models=models, trunk=trunk)
-        return ids, up.loss if len(ids) else torch.zeros(0, len(models))
 
     def _advance(self, models: Tensor, trunk: Tensor, clients: Clients, average: str) -> Tensor:
         """The models after a round before the first, in which the trunk is held fixed."""

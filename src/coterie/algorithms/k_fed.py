@@ -34,6 +34,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from coterie.algorithms.steps import Choice
 from coterie.core import seeds
 from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.clients import Clients, on_client
@@ -62,10 +63,6 @@ class State(NamedTuple):
 class Upload(NamedTuple):
     centres: Tensor  # [m, k', d] theta, that with the most samples first
     number: Tensor  # [m] how many centres there are: at most k'
-
-
-class Choice(NamedTuple):
-    cluster: Tensor  # [m] cluster of the client's largest centre
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,8 +26,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from coterie.algorithms import steps
 from coterie.core import seeds
-from coterie.core.algorithm import REDRAWS, Info, Serving, Start, with_newcomers
+from coterie.core.algorithm import REDRAWS, Info, Serving, Start
 from coterie.core.clients import Clients, Each, on_client
 from coterie.core.cohort import Cohort
 from coterie.core.errors import CoterieError, SettingError
@@ -51,10 +52,6 @@ class Fit(NamedTuple):
 class Upload(NamedTuple):
     model: Tensor  # [m, d] w_i
     size: Tensor  # [m] samples n_i
-
-
-class Choice(NamedTuple):
-    cluster: Tensor  # [m] model with the lowest loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,14 +87,14 @@ class OneShot(LocalTraining):
 
     def round(self, state: State, clients: Clients) -> tuple[State, Info]:
         k = len(state.models)
-        clients, cluster = with_newcomers(self.choose, state.models, state.cluster, clients)
+        clients, cluster = steps.with_newcomers(self.choose, state.models, state.cluster, clients)
         fold = Assigned(k, lambda ids, _: cluster[ids], by_size=self.weighting == "size")
         ids, up = clients.run(self.train, fold=fold, model=Each(state.models, cluster))
         known = state.cluster.index_put((ids,), up.cluster)
         return State(up.mean("model", empty=state.models), known), Info(ids, up.cluster, k)
 
     def serve(self, state: State, clients: Clients) -> Serving:
-        clients, cluster = with_newcomers(self.choose, state.models, state.cluster, clients)
+        clients, cluster = steps.with_newcomers(self.choose, state.models, state.cluster, clients)
         return Serving(state.models, clients.ids, cluster[clients.ids])
 
     def clustered(self, clients: Clients, model: Tensor, seed: int) -> State:
@@ -125,9 +122,11 @@ class OneShot(LocalTraining):
         cluster = cluster.index_put((others,), near.cluster)
         return State(join(part, found.centres, split(part, model)[1]), cluster)
 
+    choose = steps.choose
+
     @on_client
     def fit(self, cohort: Cohort, model: Tensor) -> Fit:
-        cohort = cohort.using(self.kept)
+        cohort = self.training_samples(cohort)
         w = model.expand(len(cohort), -1)
         for _ in range(self.fits):
             w = self.local_update(cohort, w)
@@ -136,12 +135,11 @@ class OneShot(LocalTraining):
 
     @on_client
     def train(self, cohort: Cohort, model: Tensor) -> Upload:
-        cohort = cohort.using(self.kept)
+        cohort = self.training_samples(cohort)
         return Upload(self.local_update(cohort, model), cohort.size)
 
-    @on_client
-    def choose(self, cohort: Cohort, models: Tensor) -> Choice:
-        return Choice(cohort.using(self.kept).choose(models).cluster)
+    def training_samples(self, cohort: Cohort) -> Cohort:
+        return cohort.using(self.kept)
 
 
 def clustered_part(layout: Layout, name: str) -> Tensor:

@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from coterie.core.algorithm import Info, Serving, Start, with_newcomers
+from coterie.algorithms import steps
+from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.clients import Clients, Each, on_client
 from coterie.core.cohort import Cohort
 from coterie.core.errors import DataError
@@ -36,10 +37,6 @@ class Upload(NamedTuple):
     cluster: Tensor  # [m] c(i)
     model: Tensor  # [m, d] w_i
     size: Tensor  # [m] samples n_i
-
-
-class Choice(NamedTuple):
-    cluster: Tensor  # [m] model with the lowest loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,13 +66,11 @@ class Oracle(LocalTraining):
         return State(models, state.cluster), Info(ids, up.cluster, k)
 
     def serve(self, state: State, clients: Clients) -> Serving:
-        clients, cluster = with_newcomers(self.choose, state.models, state.cluster, clients)
+        clients, cluster = steps.with_newcomers(self.choose, state.models, state.cluster, clients)
         return Serving(state.models, clients.ids, cluster[clients.ids])
+
+    choose = steps.choose
 
     @on_client
     def train(self, cohort: Cohort, model: Tensor, cluster: Tensor) -> Upload:
         return Upload(cluster, self.local_update(cohort, model), cohort.size)
-
-    @on_client
-    def choose(self, cohort: Cohort, models: Tensor) -> Choice:
-        return Choice(cohort.choose(models).cluster)

@@ -109,25 +109,6 @@ class Serving(NamedTuple):
     label: Callable[..., Tensor] | None = None
 
 
-def with_newcomers(
-    choose: Callable[..., Any], models: Tensor, known: Tensor, clients: Clients
-) -> tuple[Clients, Tensor]:
-    """The clients that have a cluster, and the cluster by client id; newcomers choose one by loss.
-
-    `choose` is a client step that takes `models` and uploads `cluster`; `known` [m] is the cluster
-    of each client so far, -1 if it has none.
-    """
-    ids = clients.ids
-    unseen = int(ids.max()) + 1 - len(known) if len(ids) else 0  # numbered behind the others
-    cluster = torch.cat([known, known.new_full((max(0, unseen),), -1)])
-    new = ids[cluster[ids] < 0]
-    if len(new):
-        answered, up = clients.only(new).run(choose, models=models)
-        if len(answered):
-            cluster[answered] = up.cluster
-    return clients.only(ids[cluster[ids] >= 0]), cluster
-
-
 class Algorithm(Protocol[State]):
     """A method of federated learning. Its settings are the fields of a frozen dataclass."""
 

@@ -24,7 +24,9 @@ Result = TypeVar("Result", covariant=True)
 
 
 def on_client(step: Step) -> Step:
-    """Mark a method as a client step: `step(self, cohort, **download) -> NamedTuple`.
+    """Mark a method, or a function that algorithms share, as a client step.
+
+    It is called as `step(self, cohort, **download) -> NamedTuple`, `self` being the algorithm.
 
     A step is written for a cohort: every tensor it returns has a leading client axis. It must not
     mix clients and must not change its arguments; `coterie.checks` proves both.
@@ -34,8 +36,10 @@ def on_client(step: Step) -> Step:
 
 
 def step_name(step: Callable[..., Any]) -> str:
-    """The name of a client step with its algorithm's, as in `IFCA.train`."""
-    return step.__qualname__
+    """The name of a client step with that of the algorithm whose class has it: `IFCA.train`."""
+    classes = type(step.__self__).__mro__  # type: ignore[attr-defined]
+    owner = next(each for each in classes if step.__name__ in vars(each))
+    return f"{owner.__name__}.{step.__name__}"
 
 
 @dataclass(frozen=True)

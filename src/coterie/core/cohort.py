@@ -132,6 +132,11 @@ class Memory(Protocol):
     def remembers(self, name: str, ids: Tensor) -> Tensor: ...
     def recall(self, name: str, ids: Tensor) -> Tensor: ...
     def keep(self, name: str, ids: Tensor, value: Tensor) -> None: ...
+    def to_tensors(self) -> dict[str, Tensor]:
+        """Everything that is kept, as a checkpoint holds it."""
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """Take over what a checkpoint holds; other tensors are ignored."""
 
 
 class Cohort:

@@ -48,6 +48,10 @@ class LocalTraining(GradientSettings):
         """These settings by their names, for a method that another one is made of."""
         return {field.name: getattr(self, field.name) for field in fields(LocalTraining)}
 
+    def training_samples(self, cohort: Cohort) -> Cohort:
+        """Clients with the samples that they train on: all, unless a method holds some out."""
+        return cohort
+
     def local_update(
         self,
         cohort: Cohort,

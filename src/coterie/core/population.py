@@ -16,7 +16,7 @@ from coterie.core.clients import Call, Clients, Fold, Stacked
 from coterie.core.task import Task
 
 
-class Answering(Protocol):
+class StepRunner(Protocol):
     """Who carries out client steps."""
 
     @property
@@ -27,11 +27,11 @@ class Answering(Protocol):
     def task(self) -> Task:
         """What a flat parameter vector means."""
 
-    def answered(self, call: Call, fold: Fold[Any]) -> tuple[Tensor, Any]:
-        """Who answers a client step, and the fold of what they send, unfinished."""
+    def collect(self, call: Call, fold: Fold[Any]) -> tuple[Tensor, Any]:
+        """Run a client step: who answered, and the fold of their replies, unfinished."""
 
 
-class Population(Answering, Protocol):
+class Population(StepRunner, Protocol):
     """All clients that train in a run."""
 
     @property
@@ -51,7 +51,7 @@ class Population(Answering, Protocol):
     def notes(self) -> dict[str, Any]:
         """What else the record of a round says, of what happened since this was last asked."""
 
-    def checkpointed(self, rounds: int) -> None:
+    def on_checkpoint(self, rounds: int) -> None:
         """The checkpoint of the run now holds so many rounds."""
 
     def client_memory(self) -> dict[str, Tensor]:
@@ -65,7 +65,7 @@ class RoundClients:
     """Some clients of a population in one round: what an algorithm sees."""
 
     def __init__(
-        self, everybody: Answering, round: int, ids: Tensor, address: tuple[int | str, ...]
+        self, everybody: StepRunner, round: int, ids: Tensor, address: tuple[int | str, ...]
     ) -> None:
         self.everybody = everybody
         self.round = round
@@ -96,5 +96,5 @@ class RoundClients:
         address = (*self._address, self._calls[0])
         self._calls[0] += 1
         call = Call(step, self.ids, self.round, address, message)
-        ids, total = self.everybody.answered(call, fold)
+        ids, total = self.everybody.collect(call, fold)
         return ids, fold.finish(total)

@@ -14,17 +14,20 @@ from __future__ import annotations
 import math
 import os
 import warnings
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from coterie.channel.wrappers import replay, taken_down
-from coterie.core.clients import Call, Each, Fold, Part
+from coterie.core.clients import Call, Clients, Each, Fold, Part
 from coterie.core.errors import CoterieError, CoterieWarning, SettingError
+from coterie.core.population import RoundClients
 from coterie.core.task import Task
 from coterie.data.federation import Samples
-from coterie.engine.simulator import ClientMemory, OwnMemory, Simulator
+from coterie.engine.client_memory import ClientMemory
+from coterie.engine.simulator import Simulator
 from coterie.tensors.lazy import dense
 
 
@@ -34,7 +37,7 @@ class Shard:
     def __init__(
         self, samples: Samples, task: Task, seed: int, chunk: int, first: int, population: int
     ) -> None:
-        self.memory = OwnMemory(len(samples), lambda ids: ids - first)
+        self.memory = ClientMemory(len(samples), lambda ids: ids - first)
         self.simulator = Simulator(
             samples,
             task,
@@ -45,7 +48,7 @@ class Shard:
             memory=self.memory,
         )
 
-    def folded(
+    def collect(
         self, shared: dict[str, Any], call: Call, fold: Fold[Any]
     ) -> tuple[Any, list[Any], list[str]]:
         """The partial fold, what wrappers took down, and warnings.
@@ -55,90 +58,79 @@ class Shard:
         with warnings.catch_warnings(record=True) as caught, taken_down() as notes:
             warnings.simplefilter("always")
             whole = call._replace(message={**shared, **call.message})
-            total = self.simulator.folded(whole, fold)
+            _, total = self.simulator.collect(whole, fold)
         ours = [str(w.message) for w in caught if issubclass(w.category, CoterieWarning)]
         return total, notes, ours
 
-    def kept(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """What these clients keep, and who keeps something."""
-        return self.memory.rows, self.memory.known
+    def memory_tensors(self) -> dict[str, Tensor]:
+        """What these clients keep."""
+        return self.memory.to_tensors()
 
-    def keep(self, rows: dict[str, Tensor], known: dict[str, Tensor]) -> None:
+    def restore(self, tensors: dict[str, Tensor]) -> None:
         """Take over what these clients are to have kept."""
-        self.memory.rows = {name: tensor.clone() for name, tensor in rows.items()}
-        self.memory.known = {name: tensor.clone() for name, tensor in known.items()}
+        self.memory.restore({name: tensor.clone() for name, tensor in tensors.items()})
 
 
-class GatheredMemory(ClientMemory):
+class ShardedMemory:
     """The memory of all shards as the driver sees it: fetched when looked at, sent when changed."""
 
-    def __init__(self, population: int, actors: list[Any], bounds: list[int]) -> None:
+    def __init__(self, copy: ClientMemory, actors: list[Any], bounds: list[int]) -> None:
+        self.copy = copy
         self.actors = actors
         self.bounds = bounds
         self.current = True  # what is here is what the shards have
-        self.changed = False  # something here is newer than in the shards
-        super().__init__(population)
+        copy.changed = True  # what is here is newer than in the shards
 
-    @property
-    def rows(self) -> dict[str, Tensor]:
-        self.gather()
-        return self._rows
+    def remembers(self, name: str, ids: Tensor) -> Tensor:
+        self.fetch()
+        return self.copy.remembers(name, ids)
 
-    @rows.setter
-    def rows(self, rows: dict[str, Tensor]) -> None:
-        self._rows = rows
-
-    @property
-    def known(self) -> dict[str, Tensor]:
-        self.gather()
-        return self._known
-
-    @known.setter
-    def known(self, known: dict[str, Tensor]) -> None:
-        self._known = known
-
-    def take_over(self, other: ClientMemory) -> None:
-        """Begin with what clients kept before."""
-        self._rows, self._known = dict(other.rows), dict(other.known)
-        self.changed = True
+    def recall(self, name: str, ids: Tensor) -> Tensor:
+        self.fetch()
+        return self.copy.recall(name, ids)
 
     def keep(self, name: str, ids: Tensor, value: Tensor) -> None:
-        super().keep(name, ids, value)
-        self.changed = True
+        self.fetch()
+        self.copy.keep(name, ids, value)
 
-    def hand_out(self) -> None:
+    def to_tensors(self) -> dict[str, Tensor]:
+        self.fetch()
+        return self.copy.to_tensors()
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        self.fetch()
+        self.copy.restore(tensors)
+
+    def send(self) -> None:
         """Send what was changed here to the shards; they are ahead of this afterwards."""
-        if self.changed:
-            for actor, begin, end in zip(
-                self.actors, self.bounds[:-1], self.bounds[1:], strict=True
-            ):
-                own = [
-                    {name: tensor[begin:end] for name, tensor in values.items()}
-                    for values in (self._rows, self._known)
-                ]
-                fetched(actor.keep.remote(*own))
-        self.changed = self.current = False
+        if self.copy.changed:
+            tensors = self.copy.to_tensors()
+            for actor, (begin, end) in zip(self.actors, pairwise(self.bounds), strict=True):
+                own = {name: tensor[begin:end] for name, tensor in tensors.items()}
+                get_result(actor.restore.remote(own))
+        self.copy.changed = self.current = False
 
-    def gather(self) -> None:
+    def fetch(self) -> None:
         """Fetch what clients keep, if it may have changed."""
         if self.current:
             return
         self.current = True
-        parts = [fetched(actor.kept.remote()) for actor in self.actors]
-        for which, gathered in enumerate((self._rows, self._known)):
-            gathered.clear()
-            for part, begin in zip(parts, self.bounds, strict=False):
-                for name, tensor in part[which].items():
-                    if name not in gathered:
-                        gathered[name] = tensor.new_zeros(self.population, *tensor.shape[1:])
-                    gathered[name][begin : begin + len(tensor)] = tensor
+        whole: dict[str, Tensor] = {}
+        for actor, begin in zip(self.actors, self.bounds, strict=False):
+            for name, tensor in get_result(actor.memory_tensors.remote()).items():
+                if name not in whole:
+                    whole[name] = tensor.new_zeros(self.copy.count, *tensor.shape[1:])
+                whole[name][begin : begin + len(tensor)] = tensor
+        self.copy.restore(whole)
+        self.copy.changed = False
 
 
-class Sharded(Simulator):
-    """A simulator whose client steps run in Ray actors; in every other way the one it is made of.
+class RayClients:
+    """The clients of a simulator whose steps run in Ray actors.
 
-    `address` is that of a running cluster, as `ray.init` takes it; empty: the one that
-    RAY_ADDRESS names, or a new one on this machine. `shards` 0 makes one for each core.
+    `simulator` is that of all clients on the driver: models are evaluated there. `address` is that
+    of a running cluster, as `ray.init` takes it; empty: the one that RAY_ADDRESS names, or a new
+    one on this machine. `shards` 0 makes one for each core.
     """
 
     def __init__(self, simulator: Simulator, *, shards: int = 0, address: str = "") -> None:
@@ -146,11 +138,11 @@ class Sharded(Simulator):
             raise SettingError(
                 f"`device` must be cpu where clients run in Ray actors, got {simulator.device}"
             )
-        ray = connected(address, shards)
+        ray = connect(address, shards)
         cores = max(1.0, ray.cluster_resources().get("CPU", 1.0))
-        samples, first = simulator.samples, simulator.first
+        samples = simulator.samples
         count = min(shards or int(cores), len(samples))
-        self.bounds = even_cuts(samples.offsets, count)
+        self.bounds = shard_bounds(samples.offsets, count)
         # More shards than cores share them; an actor that asks for too much would wait forever.
         actor = ray.remote(Shard).options(num_cpus=min(1, math.floor(1000 * cores / count) / 1000))
         self.actors = [
@@ -158,52 +150,76 @@ class Sharded(Simulator):
                 samples.part(begin, end),
                 simulator.task,
                 simulator.seed,
-                simulator.chunk,
-                first + begin,
+                simulator.chunking.clients,
+                simulator.first + begin,
                 simulator.population,
             )
-            for begin, end in zip(self.bounds[:-1], self.bounds[1:], strict=True)
+            for begin, end in pairwise(self.bounds)
         ]
-        memory = GatheredMemory(simulator.population, self.actors, self.bounds)
-        memory.take_over(simulator.memory)
-        self.gathered = memory
-        super().__init__(
+        copy = ClientMemory(simulator.population)
+        copy.restore(simulator.memory.to_tensors())
+        self.memory = ShardedMemory(copy, self.actors, self.bounds)
+        self.simulator = Simulator(
             samples,
             simulator.task,
             seed=simulator.seed,
-            chunk=simulator.chunk,
-            first=first,
+            chunk=simulator.chunking.clients,
+            first=simulator.first,
             population=simulator.population,
-            memory=memory,
+            memory=self.memory,
         )
+        self.task = simulator.task
+        self.population = simulator.population
+        self.ids, self.sizes = simulator.ids, simulator.sizes
 
-    def folded(self, call: Call, fold: Fold[Any]) -> Any:
-        """The partial folds of all shards, merged in their order."""
+    def at(self, *address: int | str, round: int = 0, ids: Tensor | None = None) -> Clients:
+        """The clients `ids` (all of them if not given) in a round, behind the seam."""
+        ids = self.ids if ids is None else ids
+        return RoundClients(self, round, ids, (self.simulator.seed, *address))
+
+    def collect(self, call: Call, fold: Fold[Any]) -> tuple[Tensor, Any]:
+        """Run a client step: the partial folds of all shards, merged in their order."""
         import ray
 
         if not self.actors:
-            return super().folded(call, fold)
-        self.gathered.hand_out()
+            return self.simulator.collect(call, fold)
+        self.memory.send()
         each = {name: value for name, value in call.message.items() if isinstance(value, Each)}
         shared = ray.put({n: dense(v) for n, v in call.message.items() if n not in each})
-        cuts = torch.searchsorted(call.ids - self.first, torch.tensor(self.bounds)).tolist()
+        rows = self.simulator.locate(call.ids)
+        cuts = torch.searchsorted(rows, torch.tensor(self.bounds)).tolist()
         waiting = []
-        for actor, begin, end in zip(self.actors, cuts[:-1], cuts[1:], strict=True):
+        for actor, (begin, end) in zip(self.actors, pairwise(cuts), strict=True):
             own = call.ids[begin:end]
             if len(own):
                 parts = {name: Part.cut(value, own) for name, value in each.items()}
                 part = call._replace(ids=own, message=parts)
-                waiting.append(actor.folded.remote(shared, part, fold))
+                waiting.append(actor.collect.remote(shared, part, fold))
         total = fold.start()
         for answer in waiting:
-            partial, notes, said = fetched(answer)
+            partial, notes, said = get_result(answer)
             total = fold.merge(total, partial)
             replay(notes)
             for text in said:
                 warnings.warn(text, CoterieWarning, stacklevel=2)
-        return total
+        return call.ids, total
 
-    def __enter__(self) -> Sharded:
+    def notes(self) -> dict[str, Any]:
+        """What else there is to say of a round: nothing."""
+        return {}
+
+    def on_checkpoint(self, rounds: int) -> None:
+        """A checkpoint holds so many rounds; no actor needs to know."""
+
+    def client_memory(self) -> dict[str, Tensor]:
+        """What clients keep between rounds, by names that `restore_client_memory` takes."""
+        return self.memory.to_tensors()
+
+    def restore_client_memory(self, tensors: dict[str, Tensor]) -> None:
+        """Give clients back what a checkpoint holds of their memory; other tensors are ignored."""
+        self.memory.restore(tensors)
+
+    def __enter__(self) -> RayClients:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
@@ -214,13 +230,13 @@ class Sharded(Simulator):
         import ray
 
         if fetch:
-            self.gathered.gather()
+            self.memory.fetch()
         for actor in self.actors:
             ray.kill(actor)
         self.actors = []
 
 
-def connected(address: str, shards: int) -> Any:
+def connect(address: str, shards: int) -> Any:
     """The module ray, connected to a cluster."""
     if shards < 0:
         raise SettingError(f"`shards` must be at least 0, got {shards}")
@@ -244,7 +260,7 @@ def connected(address: str, shards: int) -> Any:
     return ray
 
 
-def fetched(answer: Any) -> Any:
+def get_result(answer: Any) -> Any:
     """The value of a reference; a mistake of the user's on a worker is raised as it is here."""
     import ray
 
@@ -258,12 +274,12 @@ def fetched(answer: Any) -> Any:
         raise OSError(f"a Ray worker was lost: {error}") from error
 
 
-def even_cuts(offsets: Tensor, count: int) -> list[int]:
+def shard_bounds(offsets: Tensor, count: int) -> list[int]:
     """Where to cut clients into `count` shards of about as many samples, none without a client.
 
-    >>> even_cuts(torch.tensor([0, 10, 20, 30, 40]), 2)
+    >>> shard_bounds(torch.tensor([0, 10, 20, 30, 40]), 2)
     [0, 2, 4]
-    >>> even_cuts(torch.tensor([0, 100, 101, 102]), 3)
+    >>> shard_bounds(torch.tensor([0, 100, 101, 102]), 3)
     [0, 1, 2, 3]
     """
     clients = len(offsets) - 1

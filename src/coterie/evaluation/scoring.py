@@ -79,18 +79,23 @@ class Scorer(Protocol):
 class SimulatedScorer:
     """Scores on the data of this machine.
 
-    `population` is who trains; its clients may be elsewhere, but `simulator` has their samples.
+    `train` and `test` have the samples of both parts; `test` is made if there is a test part. Where
+    client steps run elsewhere, `population` is who trains.
     """
 
     def __init__(
-        self, federation: Federation, simulator: Simulator, population: Population | None = None
+        self,
+        federation: Federation,
+        train: Simulator,
+        test: Simulator | None = None,
+        *,
+        population: Population | None = None,
     ) -> None:
-        self.population = population or simulator
-        self.train = simulator
-        self.test = None
-        if federation.test is not None:
-            first = len(federation) if federation.unseen else 0
-            self.test = simulator.beside(federation.test, first)
+        self.population = population or train
+        self.train = train
+        self.test = test
+        if test is None and federation.test is not None:
+            self.test = train.with_samples(federation.test, first_test_id(federation))
 
     @property
     def tested(self) -> bool:
@@ -112,16 +117,16 @@ class SimulatedScorer:
     ) -> Evaluation:
         on, ids = self._simulator(part), serving.ids
         samples_of = ids if samples_of is None else samples_of
-        sizes = on.samples.sizes[samples_of - on.first]
+        sizes = on.samples.sizes[on.locate(samples_of)]
         tally = Tally(on.task, len(ids))
         labels: dict[int, tuple[Tensor, Tensor]] = {}  # place -> found and true ones
-        for chunk in tidily(on.places(sizes)):
+        for chunk in tidily(on.chunking.cut(sizes)):
             cohort = on.cohort(samples_of[chunk], 0, (on.seed, "score"))
             if serving.label is None:
-                scores = on.there(cohort.score, self._models(serving, ids[chunk]))
+                scores = on.on_device(cohort.score, self._models(serving, ids[chunk]))
             else:
-                label = on.there(serving.label, cohort, models=serving.models)
-                scores = on.there(score_by_label, cohort, serving.models, label)
+                label = on.on_device(serving.label, cohort, models=serving.models)
+                scores = on.on_device(score_by_label, cohort, serving.models, label)
                 for place, row, (_, y) in zip(chunk.tolist(), label, cohort, strict=True):
                     labels[place] = to_device(row[: len(y)], CPU), to_device(y, CPU)
             tally.add(chunk, to_device(scores, CPU))
@@ -148,7 +153,7 @@ class SimulatedScorer:
         chunks, order = [], []
         for ids in tidily(self.train.chunks(serving.ids)):
             cohort = self.train.cohort(ids, 0, (seed, "map"))
-            rows = self.train.there(losses_or_gradients, cohort, serving.models, seed, by_loss)
+            rows = self.train.on_device(losses_or_gradients, cohort, serving.models, seed, by_loss)
             chunks.append(to_device(rows, CPU))
             order.append(ids)
         return serving.ids, torch.cat(chunks)[torch.cat(order).argsort()]
@@ -164,7 +169,7 @@ class SimulatedScorer:
         if serving.adapt is None:
             return models
         cohort = self.train.cohort(ids, 0, (self.train.seed, "adapt"))
-        adapted: Tensor = self.train.there(serving.adapt, cohort, model=models)
+        adapted: Tensor = self.train.on_device(serving.adapt, cohort, model=models)
         return adapted
 
 
@@ -180,3 +185,8 @@ def score_by_label(cohort: Cohort, models: Tensor, label: Tensor) -> Tensor:
 def positions(ids: Tensor, some: Tensor) -> Tensor:
     """Where `some` stand in increasing `ids`."""
     return torch.searchsorted(ids, some)
+
+
+def first_test_id(federation: Federation) -> int:
+    """The id of the first client of the test part; unseen clients are numbered after the others."""
+    return len(federation) if federation.unseen else 0

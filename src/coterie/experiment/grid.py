@@ -28,9 +28,9 @@ from coterie.core.algorithm import Algorithm
 from coterie.core.errors import CheckpointError, CoterieError, CoterieWarning, SettingError
 from coterie.core.task import Task
 from coterie.data.federation import Federation
-from coterie.engine.copies.lockstep import InStep, Shared, Strands
+from coterie.engine.copies.lockstep import LockstepClients, LockstepThreads
 from coterie.evaluation.evaluator import Evaluator
-from coterie.evaluation.scoring import SimulatedScorer
+from coterie.evaluation.scoring import SimulatedScorer, first_test_id
 from coterie.experiment.checkpoint import Checkpoint
 from coterie.experiment.folder import Record, RunFolder
 from coterie.experiment.health import HealthMonitor
@@ -88,21 +88,19 @@ class Grid:
         if config is None:
             texts = {name: grid_text(several) for name, several in values.items()}
             self.config["settings"] |= texts
-        shared = Shared()
-        self.copies: list[Copy] = []
-        for point, own in grid_points(algorithm, values):
-            for start in range(settings.starts):
-                simulator = InStep(
-                    federation.train,
-                    task,
-                    seed=settings.seed,
-                    chunk=settings.chunk,
-                    device=settings.device,
-                    shared=shared,
-                )
-                run = self._run_in_step(own, federation, task, start, simulator)
-                self.copies.append(Copy(point, start, run))
-        self.strands = Strands(simulator.alone, len(federation))
+        clients = LockstepClients(
+            federation.train,
+            task,
+            seed=settings.seed,
+            chunk=settings.chunk,
+            device=settings.device,
+        )
+        self.copies = [
+            Copy(point, start, self._run_in_step(own, federation, task, start, clients))
+            for point, own in grid_points(algorithm, values)
+            for start in range(settings.starts)
+        ]
+        self.threads = LockstepThreads(clients.kernel, len(federation))
         self.folder: RunFolder | None = None
         self.saved = 0  # rounds that the last checkpoint holds
         self._said: list[str] = []  # warnings that belong to no single copy
@@ -113,10 +111,13 @@ class Grid:
         federation: Federation,
         task: Task,
         start: int,
-        simulator: InStep,
+        clients: LockstepClients,
     ) -> Run:
         """A run whose work on clients waits for that of the other copies."""
-        scorer = SimulatedScorer(federation, simulator)
+        train, test = clients.train(), None
+        if federation.test is not None:
+            test = clients.test(federation.test, train, first_test_id(federation))
+        scorer = SimulatedScorer(federation, train, test)
         return Run(
             algorithm,
             federation,
@@ -124,7 +125,7 @@ class Grid:
             self.settings,
             self.config,
             start=start,
-            population=simulator,
+            population=train,
             evaluator=Evaluator(algorithm, federation, scorer, self.settings.protocol),
             frames=MapFrames(federation.cluster),
             health=HealthMonitor(lockstep=True),
@@ -156,7 +157,7 @@ class Grid:
         try:
             return self._complete(on_round, on_reply)
         finally:
-            self.strands.close()
+            self.threads.close()
 
     def _complete(
         self,
@@ -203,7 +204,7 @@ class Grid:
         live = self.live
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            self.strands.run([partial(job, copy) for copy in live])
+            self.threads.run([partial(job, copy) for copy in live])
         for warning in caught:
             text = str(warning.message)
             if not issubclass(warning.category, CoterieWarning):

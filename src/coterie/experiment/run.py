@@ -148,15 +148,15 @@ class Run:
 
         The actors end with the context that is returned, or with the program.
         """
-        from coterie.engine.ray import Sharded
+        from coterie.engine.ray import RayClients
 
         assert isinstance(self.population, Simulator)
-        sharded = Sharded(self.population, shards=shards, address=address)
-        scorer = SimulatedScorer(self.federation, sharded, sharded)
+        clients = RayClients(self.population, shards=shards, address=address)
+        scorer = SimulatedScorer(self.federation, clients.simulator, population=clients)
         protocol = self.settings.protocol
         evaluator = Evaluator(self.algorithm, self.federation, scorer, protocol)
-        self.training.move_to(sharded, evaluator)
-        return sharded
+        self.training.move_to(clients, evaluator)
+        return clients
 
     def use(self, path: Path, *, resume: bool = False) -> None:
         """Leave files in a new folder, or go on from those of an interrupted run."""
@@ -208,7 +208,7 @@ class Run:
     def _save_checkpoint(self, folder: RunFolder) -> None:
         folder.save(lambda: self.training.to_checkpoint(self.fingerprint))
         self.saved = self.rounds
-        self.population.checkpointed(self.rounds)
+        self.population.on_checkpoint(self.rounds)
 
     def finish(self) -> None:
         """Serve all clients with the last state, and judge it."""

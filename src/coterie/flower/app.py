@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coterie.core.errors import CoterieError, SettingError
-from coterie.deploy.keys import need_flower
+from coterie.deploy.flwr_internals import need_flower
 from coterie.experiment.plan import planned
 from coterie.flower.settings import App, NetworkSettings
 from coterie.version import __version__
@@ -101,11 +101,11 @@ def client_app() -> ClientApp:
 
     @app.query()
     def answer(message: Message, context: Context) -> Message:
-        from coterie.flower.node import NodeFile, Worker
+        from coterie.flower.node import NodeFile, NodeWorker
 
         node = context.node_config.get("node")
         file = NodeFile.read(Path(str(node))) if node else NodeFile()
-        return Worker(file)(message, context)
+        return NodeWorker(file)(message, context)
 
     return app
 

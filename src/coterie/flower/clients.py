@@ -20,7 +20,7 @@ from torch import Tensor
 
 from coterie.algorithms import ALGORITHMS
 from coterie.core.algorithm import Serving
-from coterie.core.clients import Call, Clients, Each, Fold, Part, merge_answers
+from coterie.core.clients import Call, Clients, Each, Fold, Part, merge_answers, step_name
 from coterie.data.federation import Federation, Samples
 from coterie.data.tables.columns import in_order
 from coterie.engine.simulator import Simulator
@@ -119,11 +119,11 @@ class Network(Simulator):
     def ids(self) -> Tensor:
         return torch.arange(len(self.names))
 
-    def answered(self, call: Call, fold: Fold[Any]) -> tuple[Tensor, Any]:
+    def collect(self, call: Call, fold: Fold[Any]) -> tuple[Tensor, Any]:
         """Who replied, and the fold of what they sent, in the order in which a simulator folds."""
         ids, upload = self.step(call)
         total = fold.start()
-        for places in self.places(self.samples.sizes[ids]):
+        for places in self.chunking.cut(self.samples.sizes[ids]):
             part = type(upload)(*(value[places] for value in upload))
             total = fold.add(total, ids[places], part)
         return ids, total
@@ -135,7 +135,7 @@ class Network(Simulator):
             return ids, None
         example = self.rehearse(step, ids[:1], round, message)
         spec = {name: (tuple(v.shape[1:]), v.dtype) for name, v in example._asdict().items()}
-        label = step.__qualname__
+        label = step_name(step)
         trains = address[1] in ("round", "start")  # after the seed; else it is an evaluation
         words = {"round": round, "address": list(address), "trains": trains, "part": "train"}
 
@@ -253,7 +253,7 @@ class Network(Simulator):
         made = step(cohort, **download)
         return type(made)(*map(dense, made))
 
-    def checkpointed(self, rounds: int) -> None:
+    def on_checkpoint(self, rounds: int) -> None:
         """Nodes are told with the next message what they may forget."""
         self.saved = rounds
 

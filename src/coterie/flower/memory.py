@@ -18,23 +18,12 @@ import shutil
 from pathlib import Path
 
 import safetensors.torch
-from torch import Tensor
 
-from coterie.engine.simulator import OwnMemory
+from coterie.engine.client_memory import ClientMemory
 from coterie.files import remove_unfinished, write_atomically
 
 RUNS_KEPT = 2  # runs whose memory stays; those before are over
 VERSION = re.compile(r"(\d{8})-(\w+)\.safetensors")
-
-
-class NodeMemory(OwnMemory):
-    """The memory of a node's clients, which knows whether it has changed."""
-
-    changed = False
-
-    def keep(self, name: str, ids: Tensor, value: Tensor) -> None:
-        super().keep(name, ids, value)
-        self.changed = True
 
 
 class Versions:
@@ -53,7 +42,7 @@ class Versions:
         for old in others[RUNS_KEPT - 1 :]:
             shutil.rmtree(old, ignore_errors=True)
 
-    def read(self, memory: NodeMemory, rounds: int, attempt: str, *, training: bool) -> None:
+    def read(self, memory: ClientMemory, rounds: int, attempt: str, *, training: bool) -> None:
         """Let `memory` be what it was after `rounds` rounds, or what `attempt` made of it so far.
 
         If `training`, the message leads to `rounds`, and what other attempts made of that is void.
@@ -68,7 +57,7 @@ class Versions:
                 owner, _, rest = name.partition(".")
                 (memory.rows if owner == "rows" else memory.known)[rest] = tensor
 
-    def write(self, memory: NodeMemory, rounds: int, attempt: str, saved: int) -> None:
+    def write(self, memory: ClientMemory, rounds: int, attempt: str, saved: int) -> None:
         """Keep `memory` as that after `rounds` rounds; the server has a checkpoint of `saved`."""
         tensors = {f"rows.{name}": rows.contiguous() for name, rows in memory.rows.items()}
         tensors |= {f"known.{name}": known for name, known in memory.known.items()}

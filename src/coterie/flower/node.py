@@ -25,12 +25,13 @@ from torch import Tensor
 from coterie.algorithms import ALGORITHMS
 from coterie.core.clients import Call, Part, Stacked
 from coterie.core.errors import CoterieError, DataError, SettingError, did_you_mean
-from coterie.data.federation import Federation, Samples
+from coterie.data.federation import Federation
+from coterie.engine.client_memory import ClientMemory
 from coterie.engine.simulator import Simulator
 from coterie.evaluation.client_map import losses_or_gradients
 from coterie.evaluation.scoring import score_by_label
 from coterie.experiment.settings import make, setting_names
-from coterie.flower.memory import NodeMemory, Versions
+from coterie.flower.memory import Versions
 from coterie.flower.settings import App
 from coterie.flower.wire import BadPacket, Packet, packed, tensor, unpacked, word
 from coterie.version import __version__
@@ -102,9 +103,17 @@ class Node:
         self.task.check(self.train.x, self.train.y)
         self.place = torch.arange(0)  # row of each client that the message names
         self.ids = torch.arange(0)
-        self.memory = NodeMemory(len(self.train), self.rows_of)
+        self.memory = ClientMemory(len(self.train), self.rows_of)
+        settings = app.plan.settings
         self.simulators = {
-            name: OwnClients(self, samples)
+            name: Simulator(
+                samples,
+                self.task,
+                seed=settings.seed,
+                chunk=settings.chunk,
+                memory=self.memory,
+                locate=self.rows_of,
+            )
             for name, samples in (("train", self.train), ("test", self.test))
             if samples is not None
         }
@@ -150,7 +159,8 @@ class Node:
             raise BadPacket("the address of a step must be numbers and texts")
         stack = Stacked()
         call = Call(step, self.ids, word(packet, "round", int), address, self.download(packet))
-        upload = stack.finish(simulator.folded(call, stack))
+        _, total = simulator.collect(call, stack)
+        upload = stack.finish(total)
         if self.memory.changed and word(packet, "trains", bool):
             versions.write(self.memory, rounds, attempt, word(packet, "saved", int))
         seconds = time.perf_counter() - began
@@ -168,7 +178,7 @@ class Node:
         step = self.client_step(packet) if use else None
         extra = self.download(packet)
         scores, counts, places = [], [], []
-        for place in on.places(on.samples.sizes[self.place]):
+        for place in on.chunking.cut(on.samples.sizes[self.place]):
             places.append(place)
             ids = self.ids[place]
             cohort = on.cohort(ids, 0, (train.seed, "score"))
@@ -195,7 +205,7 @@ class Node:
     def mapped(self, models: Tensor, train: Simulator, *, shared: bool) -> Tensor:
         """What places each client on the map: its losses under all models, or its gradient."""
         rows, order = [], []
-        for place in train.places(train.samples.sizes[self.place]):
+        for place in train.chunking.cut(train.samples.sizes[self.place]):
             cohort = train.cohort(self.ids[place], 0, (train.seed, "map"))
             rows.append(losses_or_gradients(cohort, models, train.seed, shared))
             order.append(place)
@@ -255,21 +265,7 @@ class Node:
         return found
 
 
-class OwnClients(Simulator):
-    """The clients of a node, whatever their ids."""
-
-    def __init__(self, node: Node, samples: Samples) -> None:
-        settings = node.app.plan.settings
-        super().__init__(
-            samples, node.task, seed=settings.seed, chunk=settings.chunk, memory=node.memory
-        )
-        self.node = node
-
-    def rows_of(self, ids: Tensor) -> Tensor:
-        return self.node.rows_of(ids)
-
-
-class Worker:
+class NodeWorker:
     """Answers the messages of all runs that come to a node."""
 
     def __init__(self, file: NodeFile) -> None:

@@ -11,7 +11,7 @@ from coterie import Regression
 from coterie.core.cohort import Rows
 from coterie.data.federation import Samples
 from coterie.engine.copies.error_bounds import Leads, largest_eigenvalue, stretch
-from coterie.engine.copies.shared_work import Joins
+from coterie.engine.copies.shared_work import SharedWork
 from coterie.engine.kernels.batched import Batched
 from coterie.engine.kernels.reference import PerClient
 from coterie.experiment.grid import Grid
@@ -53,18 +53,18 @@ def problem(sizes, features, bias, seed):
 def test_choices_are_those_of_models_that_are_compared_anew(sizes, features, bias, k, seed):
     """While models walk in smaller and smaller steps, for clients of whom some are away."""
     task, rows, generator = problem(sizes, features, bias, seed)
-    joins, alone = Joins(Counting(task), len(sizes)), PerClient(task)
+    shared_work, alone = SharedWork(Counting(task), len(sizes)), PerClient(task)
     models = torch.randn(2, k, task.layout.size, generator=generator).double()
     for step in range(12):
         there = torch.rand(len(sizes), generator=generator) < 0.8
         ids = there.nonzero()[:, 0] if there.any() else torch.arange(len(sizes))
         some = Rows(*(part[ids] for part in rows))
-        for j, (index, model) in enumerate(joins.choices(list(models), some, ids)):
+        for j, (index, model) in enumerate(shared_work.choices(list(models), some, ids)):
             expected, own = alone.choose(models[j], some)
             assert index.equal(expected)
             torch.testing.assert_close(model + 0, own + 0)
             torch.testing.assert_close(
-                joins.gradients([model, model], some)[1], alone.gradient(own, some, [0] * 9)
+                shared_work.gradients([model, model], some)[1], alone.gradient(own, some, [0] * 9)
             )
         models = models + 0.5**step * torch.randn(models.shape, generator=generator).double()
 
@@ -72,13 +72,13 @@ def test_choices_are_those_of_models_that_are_compared_anew(sizes, features, bia
 def test_models_that_hardly_move_are_not_compared_again():
     task, rows, _ = problem([9, 8, 9, 7], 3, False, 0)
     kernel, ids = Counting(task), torch.arange(4)
-    joins = Joins(kernel, 4)
+    shared_work = SharedWork(kernel, 4)
     near = torch.stack([torch.linalg.lstsq(rows.x[i], rows.y[i]).solution for i in (0, 1)])
     far = 1.2 * near
 
     def chosen(*models):
         before = kernel.compared
-        indices = [index.tolist() for index, _ in joins.choices(list(models), rows, ids)]
+        indices = [index.tolist() for index, _ in shared_work.choices(list(models), rows, ids)]
         return indices, kernel.compared - before
 
     assert chosen(near, far) == ([[0, 1, 0, 1], [0, 1, 0, 1]], 4)
@@ -136,10 +136,10 @@ class Absolute(Regression):
 
 def test_only_squared_errors_of_linear_models_have_leads():
     line = nn.Linear(2, 1)
-    assert Joins(Batched(Regression(line)), 3).leads is not None
-    assert Joins(Batched(Absolute(line)), 3).leads is None
-    assert Joins(Batched(Regression(nn.Sequential(line, nn.Tanh()))), 3).leads is None
-    assert Joins(Batched(coterie.Classification(nn.Linear(2, 2))), 3).leads is None
+    assert SharedWork(Batched(Regression(line)), 3).leads is not None
+    assert SharedWork(Batched(Absolute(line)), 3).leads is None
+    assert SharedWork(Batched(Regression(nn.Sequential(line, nn.Tanh()))), 3).leads is None
+    assert SharedWork(Batched(coterie.Classification(nn.Linear(2, 2))), 3).leads is None
 
 
 @pytest.mark.filterwarnings("ignore:one of 2 clusters")
@@ -164,15 +164,15 @@ def test_a_grid_compares_few_models_once_clusters_rest(monkeypatch):
 
 def test_gradients_that_somebody_has_are_not_written_over():
     task, rows, generator = problem([4, 4, 4], 3, False, 5)
-    joins = Joins(Batched(task), 3)
+    shared_work = SharedWork(Batched(task), 3)
     models = torch.randn(3, 2, 3, 3, generator=generator).double()
-    kept = joins.gradients(list(models[0]), rows)[0]
+    kept = shared_work.gradients(list(models[0]), rows)[0]
     place = kept.formula.rows.data_ptr()
-    second = joins.gradients(list(models[1]), rows)
+    second = shared_work.gradients(list(models[1]), rows)
     assert second[0].formula.rows.data_ptr() != place
-    third = joins.gradients(list(models[2]), rows)
+    third = shared_work.gradients(list(models[2]), rows)
     for found, own in ((kept, models[0, 0]), (second[1], models[1, 1]), (third[1], models[2, 1])):
         torch.testing.assert_close(found + 0, PerClient(task).gradient(own, rows, [0] * 9))
     del kept, found
-    again = joins.gradients(list(models[0]), rows)
+    again = shared_work.gradients(list(models[0]), rows)
     assert again[0].formula.rows.data_ptr() == place

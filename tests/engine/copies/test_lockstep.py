@@ -12,8 +12,8 @@ from coterie import Classification, Regression
 from coterie.core.cohort import Rows
 from coterie.data.federation import Samples
 from coterie.engine.copies import lockstep
-from coterie.engine.copies.lockstep import InStep, Joined, Shared, Strands
-from coterie.engine.copies.shared_work import Joins
+from coterie.engine.copies.lockstep import LockstepClients, LockstepKernel, LockstepThreads
+from coterie.engine.copies.shared_work import SharedWork
 from coterie.engine.kernels.batched import Batched
 from coterie.engine.kernels.reference import PerClient
 from coterie.tensors.lazy import select_rows
@@ -57,12 +57,12 @@ def test_joined_work_is_that_of_one_client_after_another(name, sizes, features, 
     generator = torch.Generator().manual_seed(seed + 1)
     models = torch.randn(len(sizes), copies, task.layout.size, generator=generator).double()
     alone = PerClient(task)
-    gradients = Joins(Batched(task)).gradients(list(models.unbind(1)), rows)
+    gradients = SharedWork(Batched(task)).gradients(list(models.unbind(1)), rows)
     for j in range(copies):
         torch.testing.assert_close(gradients[j], alone.gradient(models[:, j], rows, [0] * 9))
     shared = [torch.randn(3, task.layout.size, generator=generator).double() for _ in range(copies)]
-    chosen = list(Joins(Batched(task)).choices(shared, rows))
-    of_chosen = Joins(Batched(task)).gradients([model for _, model in chosen], rows)
+    chosen = list(SharedWork(Batched(task)).choices(shared, rows))
+    of_chosen = SharedWork(Batched(task)).gradients([model for _, model in chosen], rows)
     for j in range(copies):
         index, model = alone.choose(shared[j], rows)
         assert chosen[j][0].equal(index)
@@ -83,26 +83,26 @@ def test_joined_scores_are_those_of_one_client_after_another(name, sizes, copies
     task, rows = problem(name, sizes, 5, seed)
     generator = torch.Generator().manual_seed(seed)
     shared = [torch.randn(3, task.layout.size, generator=generator).double() for _ in range(copies)]
-    joins, alone = Joins(Batched(task), len(sizes)), PerClient(task)
-    best = [index for index, _ in joins.choices(shared, rows, torch.arange(len(sizes)))]
+    shared_work, alone = SharedWork(Batched(task), len(sizes)), PerClient(task)
+    best = [index for index, _ in shared_work.choices(shared, rows, torch.arange(len(sizes)))]
     if not chosen:
         best = [torch.randint(3, (len(sizes),), generator=generator) for _ in range(copies)]
     models = [select_rows(each, index) for each, index in zip(shared, best, strict=True)]
-    for found, model in zip(joins.scores(models, rows), models, strict=True):
+    for found, model in zip(shared_work.scores(models, rows), models, strict=True):
         torch.testing.assert_close(found, alone.score(model, rows))
     own = [model + 1 for model in models]
-    for found, model in zip(joins.scores(own, rows), own, strict=True):
+    for found, model in zip(shared_work.scores(own, rows), own, strict=True):
         torch.testing.assert_close(found, alone.score(model, rows))
 
 
 def test_a_choice_is_made_once_for_the_same_models_and_samples(monkeypatch):
     task, rows = problem("classes", [3, 2], 4)
     shared = [torch.randn(3, task.layout.size).double() for _ in range(2)]
-    joins, compare, times = Joins(Batched(task)), Joins._compared, []
-    monkeypatch.setattr(Joins, "_compared", lambda *a: times.append(1) or compare(*a))
+    shared_work, compare, times = SharedWork(Batched(task)), SharedWork._compared, []
+    monkeypatch.setattr(SharedWork, "_compared", lambda *a: times.append(1) or compare(*a))
 
     def chosen(models, rows):
-        return [index.tolist() for index, _ in joins.choices(models, rows)]
+        return [index.tolist() for index, _ in shared_work.choices(models, rows)]
 
     def alone(models, rows):
         return [PerClient(task).choose(each, rows)[0].tolist() for each in models]
@@ -119,14 +119,14 @@ def test_a_choice_is_made_once_for_the_same_models_and_samples(monkeypatch):
 def test_models_that_were_chosen_are_not_formed_for_their_gradients():
     task, rows = problem("line", [3, 2], 4)
     shared = torch.randn(3, 2, task.layout.size).double()
-    kernel, strands = Joined(Batched(task)), Strands(Batched(task))
+    kernel, threads = LockstepKernel(Batched(task)), LockstepThreads(Batched(task))
 
     def chosen_and_gradient(j):
         _, model = kernel.choose(shared[j], rows)
         return model, kernel.gradient(model, rows, [0, 0])
 
-    answers = strands.run([lambda j=j: chosen_and_gradient(j) for j in range(3)])
-    strands.close()
+    answers = threads.run([lambda j=j: chosen_and_gradient(j) for j in range(3)])
+    threads.close()
     assert [model.formed for model, _ in answers] == [None] * 3
     for model, gradient in answers:
         torch.testing.assert_close(gradient, PerClient(task).gradient(model, rows, [0, 0]))
@@ -136,29 +136,31 @@ def test_what_was_found_on_some_samples_is_not_used_on_others():
     task, rows = problem("classes", [3, 3], 4)
     other = Rows(rows.x + 1, rows.y, rows.size)
     shared = [torch.randn(3, task.layout.size).double() for _ in range(2)]
-    chosen = [model for _, model in Joins(Batched(task)).choices(shared, rows)]
-    for j, gradient in enumerate(Joins(Batched(task)).gradients(chosen, other)):
+    chosen = [model for _, model in SharedWork(Batched(task)).choices(shared, rows)]
+    for j, gradient in enumerate(SharedWork(Batched(task)).gradients(chosen, other)):
         expected = PerClient(task).gradient(chosen[j], other, [0, 0])
         torch.testing.assert_close(gradient, expected)
 
 
-@pytest.mark.parametrize(("work", "joins"), [("choose", "choices"), ("gradient", "gradients")])
-def test_copies_are_joined_some_at_a_time(monkeypatch, work, joins):
+@pytest.mark.parametrize(("work", "method"), [("choose", "choices"), ("gradient", "gradients")])
+def test_copies_are_joined_some_at_a_time(monkeypatch, work, method):
     task, rows = problem("classes", [3, 2], 4)
-    join, sizes = getattr(Joins, joins), []
+    join, sizes = getattr(SharedWork, method), []
     monkeypatch.setattr(
-        Joins, joins, lambda self, *about: sizes.append(len(about[0])) or join(self, *about)
+        SharedWork,
+        method,
+        lambda self, *about: sizes.append(len(about[0])) or join(self, *about),
     )
     # A client's outputs are 3 of 3 samples, a model is 3 times 4 and a bias, in doubles.
-    monkeypatch.setattr(lockstep, "JOINED_BYTES", 2 * 2 * 15 * 8)
+    monkeypatch.setattr(lockstep, "SHARED_BYTES", 2 * 2 * 15 * 8)
     models = torch.randn(5, 2, task.layout.size).double()
-    kernel = Joined(Batched(task))
-    strands = Strands(Batched(task))
+    kernel = LockstepKernel(Batched(task))
+    threads = LockstepThreads(Batched(task))
     arguments = (rows,) if work == "choose" else (rows, [0, 0])
-    answers = strands.run(
+    answers = threads.run(
         [lambda j=j: getattr(kernel, work)(models[j], *arguments) for j in range(5)]
     )
-    strands.close()
+    threads.close()
     assert sizes == [2, 2, 1]
     for j in range(5):
         expected = getattr(PerClient(task), work)(models[j], *arguments)
@@ -189,15 +191,15 @@ class Counting(Batched):
 def team():
     task, rows = problem("two layers", [3, 3], 4)
     counting = Counting(task)
-    strands = Strands(counting)
-    yield task, rows, counting, Joined(counting), strands
-    strands.close()
+    threads = LockstepThreads(counting)
+    yield task, rows, counting, LockstepKernel(counting), threads
+    threads.close()
 
 
 def test_questions_about_the_same_samples_are_one_call(team):
-    task, rows, counting, kernel, strands = team
+    task, rows, counting, kernel, threads = team
     models = torch.randn(3, 2, task.layout.size).double()
-    answers = strands.run([lambda j=j: kernel.losses(models[j], rows) for j in range(3)])
+    answers = threads.run([lambda j=j: kernel.losses(models[j], rows) for j in range(3)])
     assert counting.calls == [("losses", 6)]
     for j in range(3):
         torch.testing.assert_close(answers[j], Batched(task).losses(models[j], rows))
@@ -205,7 +207,7 @@ def test_questions_about_the_same_samples_are_one_call(team):
 
 def test_what_cannot_be_joined_is_done_one_by_one(team):
     """Other samples, another number of models, another kind of work, copies that are done early."""
-    task, rows, counting, kernel, strands = team
+    task, rows, counting, kernel, threads = team
     other = Rows(rows.x.clone(), rows.y, rows.size)
     shorter = Rows(rows.x, rows.y, rows.size - 1)  # the same numbers, but not all of them count
     d = task.layout.size
@@ -227,7 +229,7 @@ def test_what_cannot_be_joined_is_done_one_by_one(team):
         (plain.score(own, rows),),
         (),
     ]
-    answers = strands.run(jobs)
+    answers = threads.run(jobs)
     torch.testing.assert_close(answers, expected)
     assert sorted(counting.calls) == sorted(
         [("losses", 3)] * 4 + [("losses", 1), ("gradient", 1), ("score", 1)]
@@ -241,7 +243,7 @@ def test_alone_a_joined_kernel_works_at_once(team):
 
 
 def test_an_error_in_one_copy_is_raised_and_leaves_no_thread(team):
-    task, rows, _, kernel, strands = team
+    task, rows, _, kernel, threads = team
     models = torch.zeros(1, task.layout.size).double()
     before = threading.active_count()
 
@@ -254,14 +256,14 @@ def test_an_error_in_one_copy_is_raised_and_leaves_no_thread(team):
             kernel.losses(models, rows)
 
     with pytest.raises(ValueError, match="of a copy"):
-        strands.run([waits, fails, waits])
+        threads.run([waits, fails, waits])
     assert threading.active_count() == before
-    assert strands.run([lambda: 5]) == [5]  # and it can be used again
+    assert threads.run([lambda: 5]) == [5]  # and it can be used again
 
 
 def test_derivatives_are_recorded_or_not_as_the_copy_has_it(team):
     """Which is a setting of each thread, while the work is done in another."""
-    _, rows, counting, kernel, strands = team
+    _, rows, counting, kernel, threads = team
     seen = []
     counting.losses = lambda models, rows: seen.append(torch.is_grad_enabled()) or models[:, :1]
 
@@ -269,15 +271,15 @@ def test_derivatives_are_recorded_or_not_as_the_copy_has_it(team):
         with torch.no_grad():
             return kernel.losses(torch.zeros(1, 1), rows)
 
-    strands.run([silent, lambda: kernel.losses(torch.zeros(1, 1), rows)])
+    threads.run([silent, lambda: kernel.losses(torch.zeros(1, 1), rows)])
     assert sorted(seen) == [False, True]
 
 
 def test_a_chunk_is_put_together_once_for_all_copies():
     task, _ = problem("line", [1], 2)
     clients = [(torch.ones(n, 2).double(), torch.zeros(n).double()) for n in (1, 2, 3)]
-    shared = Shared()
-    one, two = (InStep(Samples.of(clients), task, shared=shared) for _ in range(2))
+    shared = LockstepClients(Samples.of(clients), task)
+    one, two = shared.train(), shared.train()
     ids = torch.tensor([0, 2])  # not neighbours, so that the rows are a copy
     first = one.cohort(ids, 0, (0,))
     assert two.cohort(ids, 0, (0,))._rows.x is first._rows.x
@@ -294,17 +296,17 @@ def test_of_samples_beside_the_training_ones_nothing_is_kept(monkeypatch):
         Samples.of([(drawn.double(), torch.zeros(3).double()) for drawn in torch.randn(2, 3, 2)])
         for _ in range(2)
     )
-    shared = Shared()
-    copies = [InStep(train, task, shared=shared) for _ in range(2)]
-    tested = [copy.beside(test) for copy in copies]
+    shared = LockstepClients(train, task)
+    copies = [shared.train() for _ in range(2)]
+    tested = [shared.test(test, copy) for copy in copies]
     asked = []
-    answer = lockstep.answered
+    answer = lockstep.answer_group
 
     def noting(requests, *rest):
         asked.append([(each.name, each.ids, *each.rest) for each in requests])
         return answer(requests, *rest)
 
-    monkeypatch.setattr(lockstep, "answered", noting)
+    monkeypatch.setattr(lockstep, "answer_group", noting)
     models = torch.randn(2, 2, task.layout.size).double()
 
     def work(j, simulators):
@@ -313,9 +315,9 @@ def test_of_samples_beside_the_training_ones_nothing_is_kept(monkeypatch):
         cohort.descend(models[j], lr=0.1, steps=2)
 
     for simulators, known in ((copies, True), (tested, False)):
-        strands = Strands(copies[0].alone, 2)
-        strands.run([lambda j=j, s=simulators: work(j, s) for j in range(2)])
-        strands.close()
+        threads = LockstepThreads(shared.kernel, 2)
+        threads.run([lambda j=j, s=simulators: work(j, s) for j in range(2)])
+        threads.close()
         chosen, descended = asked[-2:]
         assert [len(chosen), len(descended)] == [2, 2]
         assert [ids is not None for _, ids in chosen] == [known] * 2

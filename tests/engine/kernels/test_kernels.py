@@ -11,10 +11,10 @@ from coterie import Classification, Regression
 from coterie.core.cohort import Cohort, Rows
 from coterie.core.errors import DataError
 from coterie.data.federation import Samples
+from coterie.engine.client_memory import ClientMemory
 from coterie.engine.kernels import kernel_for, sample_space
 from coterie.engine.kernels.batched import Batched
 from coterie.engine.kernels.reference import PerClient
-from coterie.engine.simulator import ClientMemory
 from coterie.tensors.lazy import Lazy, add_up, select_rows
 
 

@@ -1,4 +1,4 @@
-"""Joined work: the choices and gradients of several copies of an algorithm, for the same clients.
+"""Shared work: the choices and gradients of several copies of an algorithm, for the same clients.
 
 The losses of J times k models are one product, the gradients of J models for each client another.
 """
@@ -97,8 +97,8 @@ class Choice(NamedTuple):
         return same and self.rows.size.equal(rows.size) and torch.equal(self.models, models)
 
 
-class Joins:
-    """The joined work of one kernel, and what is kept of it from one round to the next."""
+class SharedWork:
+    """The shared work of one kernel, and what is kept of it from one round to the next."""
 
     def __init__(self, kernel: Batched, population: int = 0) -> None:
         self.kernel = kernel

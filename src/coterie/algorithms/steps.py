@@ -1,0 +1,71 @@
+"""Client steps that several algorithms share, and what is built on them.
+
+A shared step is a function with the parameters of a method. An algorithm makes it its own in the
+body of its class, `choose = steps.choose`, so that a step is always one of an algorithm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie.core.clients import Clients, on_client
+from coterie.core.cohort import Cohort
+from coterie.core.local_training import LocalTraining
+
+
+class Choice(NamedTuple):
+    cluster: Tensor  # [m] model with the lowest loss
+
+
+class Losses(NamedTuple):
+    loss: Tensor  # [m, k] mean loss under each model
+
+
+class HeldOutLoss(NamedTuple):
+    loss: Tensor  # [m] mean loss on the samples held out
+
+
+@on_client
+def choose(self: LocalTraining, cohort: Cohort, models: Tensor) -> Choice:
+    return Choice(self.training_samples(cohort).choose(models).cluster)
+
+
+@on_client
+def losses(self: LocalTraining, cohort: Cohort, models: Tensor) -> Losses:
+    return Losses(self.training_samples(cohort).loss(models))
+
+
+def held_out_loss(cohort: Cohort, share: float, model: Tensor) -> HeldOutLoss:
+    """The loss of each client's row of `model` [m, d] where it trains on `share` of its samples."""
+    return HeldOutLoss(cohort.split(share)[1].loss(model[:, None])[:, 0])
+
+
+def with_newcomers(
+    choose: Callable[..., Choice], models: Tensor, known: Tensor, clients: Clients
+) -> tuple[Clients, Tensor]:
+    """The clients that have a cluster, and the cluster by client id; newcomers choose one by loss.
+
+    `choose` is the algorithm's client step of that name; `known` [m] is the cluster of each client
+    so far, -1 if it has none.
+    """
+    ids = clients.ids
+    unseen = int(ids.max()) + 1 - len(known) if len(ids) else 0  # numbered behind the others
+    cluster = torch.cat([known, known.new_full((max(0, unseen),), -1)])
+    new = ids[cluster[ids] < 0]
+    if len(new):
+        answered, up = clients.only(new).run(choose, models=models)
+        if len(answered):
+            cluster[answered] = up.cluster
+    return clients.only(ids[cluster[ids] >= 0]), cluster
+
+
+def ask_losses(
+    step: Callable[..., Losses], models: Tensor, clients: Clients, **sent: Any
+) -> tuple[Tensor, Tensor]:
+    """Who answered [a], and the loss of each of them under each model [a, j]."""
+    ids, up = clients.run(step, models=models, **sent)
+    return ids, up.loss if len(ids) else torch.zeros(0, len(models))
