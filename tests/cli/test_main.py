@@ -12,7 +12,8 @@ import pytest
 
 import coterie
 from coterie.algorithms import ALGORITHMS
-from coterie.cli.main import main, new_folder
+from coterie.cli.common import new_folder
+from coterie.cli.main import main
 
 SMALL = ["ifca", "rotated-digits", "clients=8", "k=2", "rounds=3"]
 

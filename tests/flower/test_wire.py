@@ -48,7 +48,7 @@ def array(dtype="float32", shape=(2,), stype=RAW_BYTES, data=b"\0" * 8):
         (content("{"), "cannot be read"),
         (content("[1]"), "a dictionary"),
         (content(x=array(data=b"\0" * 7)), "must have 8 bytes for its shape, got 7"),
-        (content(x=array(data=b"\0" * 800)), "800 bytes"),
+        (content(x=array(data=b"\0" * 800)), "got 800"),
         (content(x=array(shape=(2**62, 2**62))), "bytes for its shape"),
         (content(x=array(shape=(-2,))), "impossible shape"),
         (content(x=array(shape=(1,) * 9, data=b"\0" * 4)), "impossible shape"),

@@ -20,7 +20,7 @@ REDRAWS = 20  # draws that may coincide by chance, as of a few coin flips
 State = TypeVar("State", bound=tuple[Any, ...])
 
 
-class Population(Protocol):
+class ClientSampler(Protocol):
     """Where the clients of the start come from."""
 
     def sample(self, round: int, at_least: int) -> Clients:
@@ -31,7 +31,7 @@ class Population(Protocol):
 class Start:
     """What an algorithm begins with: random models, clients to ask, for the oracle the truth."""
 
-    population: Population
+    sampler: ClientSampler
     task: Task
     clients: int  # how many there are, m
     seed: int
@@ -76,7 +76,7 @@ class Start:
 
     def sample(self, round: int, at_least: int = 1) -> Clients:
         """The clients that take part in a round before the first, or more if that is too few."""
-        return self.population.sample(round, at_least)
+        return self.sampler.sample(round, at_least)
 
     def everybody(self) -> Clients:
         """All clients, before the first round."""

@@ -15,7 +15,7 @@ from coterie.data import FEDERATIONS
 from coterie.data.federation import Federation
 from coterie.data.tables import Table
 from coterie.data.tables.describe import described, described_federation
-from coterie.experiment.grid import Grid, points
+from coterie.experiment.grid import Grid, grid_points
 from coterie.experiment.run import Run
 from coterie.experiment.settings import (
     RunSettings,
@@ -164,7 +164,7 @@ def planned(words: list[str]) -> Plan:
         command,
         grid,
     )
-    list(points(plan.algorithm, grid))  # refuses a value that the algorithm does not take
+    list(grid_points(plan.algorithm, grid))  # refuses a value that the algorithm does not take
     return plan
 
 

@@ -21,9 +21,9 @@ from typing import Any
 
 import coterie
 from coterie.core.errors import SettingError, did_you_mean
-from coterie.experiment.comparison import markdown
 from coterie.experiment.sweeps import Job
 from coterie.files import to_json, write_text
+from coterie.report.text_tables import markdown_table
 
 Number = tuple[float, float]  # mean and standard deviation over seeds
 MODES = ("quick", "full")
@@ -154,7 +154,7 @@ class Recipe:
         for entry in self.chosen(mode, only).values():
             runs = [next(pending)["metrics"] for _ in range(seeds)]
             found[entry.name] = {
-                name: spread([run[name] for run in runs])
+                name: mean_and_deviation([run[name] for run in runs])
                 for name in runs[0]
                 if all(name in run for run in runs)
             }
@@ -176,7 +176,7 @@ class Recipe:
                         entry.name,
                         metric,
                         "" if published is None else f"{published:g}",
-                        "not run" if found is None else text(found),
+                        "not run" if found is None else number_text(found),
                         verdict(published, found, entry.tolerance.get(metric)),
                     ]
                 )
@@ -189,14 +189,14 @@ class Recipe:
         return ["entry", "metric", "published", "measured", "verdict"], rows, orders
 
 
-def spread(values: list[float]) -> Number:
+def mean_and_deviation(values: list[float]) -> Number:
     return mean(values), stdev(values) if len(values) > 1 else 0.0
 
 
-def text(number: Number) -> str:
+def number_text(number: Number) -> str:
     """A mean with its standard deviation.
 
-    >>> text((0.94213, 0.0004))
+    >>> number_text((0.94213, 0.0004))
     '0.9421 ± 0.0004'
     """
     return f"{number[0]:.4f} ± {number[1]:.4f}"
@@ -214,7 +214,7 @@ def verdict(published: float | None, found: Number | None, tolerance: float | No
     return "reached" if abs(gap) <= tolerance else f"off by {gap:+.4f}"
 
 
-def folder() -> Path:
+def recipes_folder() -> Path:
     """Where the recipes are: beside the source, or inside the installed package."""
     package = Path(coterie.__file__).parent
     beside = package.parent.parent / "recipes"
@@ -222,10 +222,10 @@ def folder() -> Path:
 
 
 def all_recipes() -> list[Recipe]:
-    return [Recipe.read(path) for path in sorted(folder().glob("*/*.toml"))]
+    return [Recipe.read(path) for path in sorted(recipes_folder().glob("*/*.toml"))]
 
 
-def recipe(name: str) -> Recipe:
+def find_recipe(name: str) -> Recipe:
     """A recipe by its name, as in fpfc/table1."""
     known = {each.name: each for each in all_recipes()}
     if name not in known:
@@ -234,34 +234,38 @@ def recipe(name: str) -> Recipe:
     return known[name]
 
 
-def listing() -> str:
+def recipe_list() -> str:
     """Every table and figure of the papers, its recipes, their minutes and what was measured."""
     known = all_recipes()
     head = ["table or figure", "what it shows", "state", "recipe", "quick", "full", "measured"]
     blocks = []
-    for key, paper in papers().items():
+    for key, paper in read_papers().items():
         rows = []
         for item in paper["items"]:
             owner, name = item.get("same", [key, item["name"]])
             mine = [each for each in known if each.path.parent.name == owner and each.of(name)]
-            rows.append([item["name"], item["what"], state(item, mine), *last_columns(mine)])
+            rows.append(
+                [item["name"], item["what"], recipe_status(item, mine), *last_columns(mine)]
+            )
         # A recipe of something that the list does not have.
         rows += [
             [each.item, each.title, "ready", *last_columns([each])]
             for each in known
             if each.path.parent.name == key and not any(each.of(i["name"]) for i in paper["items"])
         ]
-        blocks.append(f"{paper['title']}\n\n{markdown(head, rows)}")
+        blocks.append(f"{paper['title']}\n\n{markdown_table(head, rows)}")
     return "\n\n".join(blocks)
 
 
-def papers() -> dict[str, Any]:
+def read_papers() -> dict[str, Any]:
     """The papers by the folder of their recipes, each with all its tables and figures."""
-    found: dict[str, Any] = tomllib.loads((folder() / "papers.toml").read_text(encoding="utf-8"))
+    found: dict[str, Any] = tomllib.loads(
+        (recipes_folder() / "papers.toml").read_text(encoding="utf-8")
+    )
     return found
 
 
-def state(item: dict[str, Any], mine: list[Recipe]) -> str:
+def recipe_status(item: dict[str, Any], mine: list[Recipe]) -> str:
     """Whether a table or figure can be run: ready, in part, not yet, or nothing to run."""
     if not item.get("run", True):
         return "nothing to run"
@@ -277,11 +281,11 @@ def last_columns(mine: list[Recipe]) -> list[str]:
         ", ".join(each.name for each in mine),
         ", ".join(f"{each.minutes['quick']:g} min" for each in mine),
         ", ".join(f"{each.minutes['full']:g} min" for each in mine),
-        ", ".join(" and ".join(done(each)) or "-" for each in mine),
+        ", ".join(" and ".join(measured_modes(each)) or "-" for each in mine),
     ]
 
 
-def done(recipe: Recipe) -> list[str]:
+def measured_modes(recipe: Recipe) -> list[str]:
     """The modes in which a recipe was measured, and of how many of its entries."""
     found = []
     for mode in MODES:

@@ -26,7 +26,7 @@ from coterie.core.population import Purpose, RoundClients
 from coterie.data.federation import Federation, Samples
 from coterie.engine.chunks import Chunking
 from coterie.engine.simulator import Simulator
-from coterie.evaluation.evaluator import losses_or_gradients
+from coterie.evaluation.client_map import losses_or_gradients
 from coterie.flower.enrolment import placeholder_federation
 from coterie.flower.replies import Answers, OutlierFilter, Spec, check_reply
 from coterie.flower.roster import Roster, warn
@@ -256,11 +256,15 @@ class Network:
         return self.roster.notes()
 
     def client_memory(self) -> dict[str, Tensor]:
-        """Nothing: what clients keep is on their nodes' disks."""
-        return {}
+        """What the example client keeps; what the others keep is on their nodes' disks.
+
+        A step that recalls what an earlier step kept could not be carried out on it otherwise.
+        """
+        return self.example.client_memory()
 
     def restore_client_memory(self, tensors: dict[str, Tensor]) -> None:
-        """Nodes find what their clients kept on their own disks."""
+        """Give the example client back what it kept."""
+        self.example.restore_client_memory(tensors)
 
 
 def join_network(

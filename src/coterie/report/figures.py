@@ -41,19 +41,19 @@ LABELS = {key: label for key, (label, *_) in (SCORES | ERRORS).items()}
 BOUNDED = {"autorangeoptions": {"clipmin": -1.02, "clipmax": 1.02}}
 
 
-def scores(rounds: Sequence[Round]) -> Figure | None:
+def score_curves(rounds: Sequence[Round]) -> Figure | None:
     """Metrics for which one is best, over the rounds; None where no round has any."""
     return _titled(_lines(_metrics(rounds, SCORES), dict(BOUNDED)), "score")
 
 
-def errors(rounds: Sequence[Round]) -> Figure | None:
+def error_curves(rounds: Sequence[Round]) -> Figure | None:
     """Metrics for which zero is best, over the rounds; None where no round has any."""
     traces = _metrics(rounds, ERRORS)
     title = "loss" if len(traces) == 1 else "loss and distance"
     return _titled(_lines(traces, _error_axis), title)
 
 
-def by_cluster(rounds: Sequence[Round], key: str, drawn: Sequence[int]) -> Figure | None:
+def cluster_curves(rounds: Sequence[Round], key: str, drawn: Sequence[int]) -> Figure | None:
     """A metric of the clients of each cluster, over the rounds; None where none was recorded."""
     known = [(r["round"], (r.get("by_cluster") or {}).get(key) or []) for r in rounds]
     traces = []
@@ -65,7 +65,7 @@ def by_cluster(rounds: Sequence[Round], key: str, drawn: Sequence[int]) -> Figur
     return _titled(_lines(shown, dict(BOUNDED) if key == "accuracy" else _error_axis), key)
 
 
-def spread(groups: Mapping[str, Sequence[Sequence[Round]]], key: str) -> Figure | None:
+def mean_curves(groups: Mapping[str, Sequence[Sequence[Round]]], key: str) -> Figure | None:
     """A metric of several groups of runs: the mean of each, in a band of one standard deviation.
 
     A group is drawn over the rounds in which all of its runs have a value.
@@ -90,7 +90,7 @@ def spread(groups: Mapping[str, Sequence[Sequence[Round]]], key: str) -> Figure 
     return _titled(figure, LABELS.get(key, key))
 
 
-def confusion(table: dict[str, Any], counted: str) -> Figure:
+def confusion_matrix(table: dict[str, Any], counted: str) -> Figure:
     """Found against true clusters; the page shows this as a table, a paper as a picture."""
     rows = table["rows"]
     overlaps = [row["overlaps"] for row in rows]
@@ -124,14 +124,14 @@ def confusion(table: dict[str, Any], counted: str) -> Figure:
     }
 
 
-def traffic(rounds: Sequence[Round]) -> Figure | None:
+def traffic_bars(rounds: Sequence[Round]) -> Figure | None:
     """Bytes down to and up from the clients, in each round; None where no round counted any."""
     ways = (("bytes_down", "to the clients", FIRST), ("bytes_up", "from the clients", SECOND))
     axis = {"tickformat": "~s", "ticksuffix": "B"}
     return _bars(rounds, ways, axis, "%{y:.3s}B")
 
 
-def seconds(rounds: Sequence[Round]) -> Figure | None:
+def time_bars(rounds: Sequence[Round]) -> Figure | None:
     """Seconds that each round took, evaluation included; None where no round was timed."""
     return _bars(rounds, (("seconds", "time", FIRST),), {"ticksuffix": " s"}, "%{y:.3g} s")
 

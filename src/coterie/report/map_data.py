@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from coterie.report.clusters import Grouping
-from coterie.report.palette import SHAPES, Label, ordered
-from coterie.report.reading import RunFiles
+from coterie.report.palette import SHAPES, Label, sort_labels
+from coterie.report.run_files import RunFiles
 
 DRAWN = 5000  # clients on the map; more would be one grey cloud, and slow
 STEPS = 4095  # places along each axis that are told apart
 
 
-def client_map(run: RunFiles, groups: Grouping) -> dict[str, Any] | None:
+def map_data(run: RunFiles, groups: Grouping) -> dict[str, Any] | None:
     """All frames of the map, with the colours and shapes of its two views; None where none is.
 
     A frame has `points`, two 16-bit numbers for each client, and `cluster`, one signed 16-bit
@@ -43,13 +43,13 @@ def client_map(run: RunFiles, groups: Grouping) -> dict[str, Any] | None:
             for number, drawn, points, cluster in _unpacked(frames)
         ],
         "colours": {"found": groups.colours, "true": groups.true_colours},
-        "shapes": {"found": symbols_of(true), "true": symbols_of(groups.found)},
+        "shapes": {"found": plotly_symbols(true), "true": plotly_symbols(groups.found)},
     }
 
 
-def symbols_of(labels: Sequence[Label] | None) -> dict[Label, str]:
+def plotly_symbols(labels: Sequence[Label] | None) -> dict[Label, str]:
     """The plotly shape of each label; empty where one shape serves all or there are too many."""
-    distinct = ordered(labels or [])
+    distinct = sort_labels(labels or [])
     if not 1 < len(distinct) <= len(SHAPES):
         return {}
     return {label: shape for label, (shape, _) in zip(distinct, SHAPES, strict=False)}
