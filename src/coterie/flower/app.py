@@ -173,7 +173,7 @@ def read_app(folder: Path) -> App:
 def to_toml(value: Any) -> str:
     """A value in the syntax of TOML.
 
-    >>> toml(True), toml(0.5), toml("a b")
+    >>> to_toml(True), to_toml(0.5), to_toml("a b")
     ('true', '0.5', '"a b"')
     """
     return json.dumps(value, ensure_ascii=False)
