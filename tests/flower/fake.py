@@ -10,7 +10,7 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from coterie.core.errors import CoterieWarning
-from coterie.experiment.plan import planned
+from coterie.experiment.plan import make_plan
 from coterie.flower.node import NodeFile, NodeWorker
 from coterie.flower.server import serve
 from coterie.flower.settings import App, NetworkSettings
@@ -69,7 +69,7 @@ class FakeGrid:
 
 def make_app(*words: str, **network: Any) -> App:
     """The app of a line of `coterie run`."""
-    return App(planned(list(words)), NetworkSettings(**network))
+    return App(make_plan(list(words)), NetworkSettings(**network))
 
 
 def thirds(folder: Path, count: int = 3) -> list[NodeFile]:
@@ -81,7 +81,7 @@ def thirds(folder: Path, count: int = 3) -> list[NodeFile]:
 
 
 def simulated(words):
-    plan = planned(words)
+    plan = make_plan(words)
     run = plan.run(plan.config())
     run.complete()
     return run

@@ -17,14 +17,14 @@ def add_list(commands: Any) -> None:
 
 
 def list_command(options: argparse.Namespace) -> int:
-    from coterie.cli.describe import listing
+    from coterie.cli.describe import list_names
 
-    print(listing())
+    print(list_names())
     return 0
 
 
 def describe_command(options: argparse.Namespace) -> int:
-    from coterie.cli.describe import description
+    from coterie.cli.describe import describe_name
 
-    print(description(options.name))
+    print(describe_name(options.name))
     return 0

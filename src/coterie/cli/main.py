@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from coterie.cli.common import INTERRUPTED, MISTAKE
 from coterie.cli.compare import add_compare
+from coterie.cli.data import add_data
 from coterie.cli.deploy import add_deploy
 from coterie.cli.list import add_list
 from coterie.cli.report import add_report
@@ -69,52 +70,9 @@ def parser() -> argparse.ArgumentParser:
     add_compare(commands)
     add_reproduce(commands)
     add_list(commands)
-    data = commands.add_parser("data", help="get data sets and say where they are")
-    actions = data.add_subparsers(title="actions", required=True, metavar="ACTION")
-    get = actions.add_parser("get", help="bring a data set into the cache and verify it")
-    get.add_argument("source")
-    get.set_defaults(command=data_get_command)
-    listed = actions.add_parser("list", help="list data sets and where they are")
-    listed.set_defaults(command=data_list_command)
-    describe_data = actions.add_parser(
-        "describe", help="say what is in a table or federation, and what looks wrong"
-    )
-    describe_data.add_argument("data", metavar="FILE|FEDERATION")
-    describe_data.add_argument("words", nargs="*", metavar="key=value", help="client=... label=...")
-    describe_data.set_defaults(command=data_describe_command)
-    path = actions.add_parser("path", help="print where data are looked for")
-    path.set_defaults(command=data_path_command)
+    add_data(commands)
     add_deploy(commands)
     return top
-
-
-def data_get_command(options: argparse.Namespace) -> int:
-    from coterie.data import sources
-
-    folder = sources.get(options.source, lambda text: print(text, file=sys.stderr))
-    print(f"{options.source} is in {folder}")
-    return 0
-
-
-def data_list_command(options: argparse.Namespace) -> int:
-    from coterie.data import sources
-
-    print(sources.listing())
-    return 0
-
-
-def data_describe_command(options: argparse.Namespace) -> int:
-    from coterie.experiment.plan import described_data
-
-    print(described_data(options.data, options.words))
-    return 0
-
-
-def data_path_command(options: argparse.Namespace) -> int:
-    from coterie.data import sources
-
-    print("\n".join(map(str, sources.folders())))
-    return 0
 
 
 def show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:

@@ -100,14 +100,14 @@ def run_command(options: argparse.Namespace) -> int:
 def find_plan(options: argparse.Namespace) -> tuple[Plan, Path | None, dict[str, Any]]:
     """What is to be run, the folder if it is known already, and the configuration."""
     from coterie.experiment.folder import RunFolder
-    from coterie.experiment.plan import planned, planned_again
+    from coterie.experiment.plan import make_plan, plan_again
 
     if options.resume is not None:
         if options.out is not None:
             raise SettingError("--resume continues in its own folder; leave out --out")
         config = RunFolder.existing(options.resume).config
-        return planned_again(config, options.words), options.resume, config
+        return plan_again(config, options.words), options.resume, config
     if options.out is not None and not options.out.name:
         raise SettingError(f"--out must name a folder, got {str(options.out)!r}")
-    plan = planned(options.words)
+    plan = make_plan(options.words)
     return plan, options.out, plan.config()

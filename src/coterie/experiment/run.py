@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.algorithms import ALGORITHMS
 from coterie.channel.wrappers import Bytes
 from coterie.core.algorithm import Algorithm
 from coterie.core.errors import CoterieError
@@ -31,6 +30,7 @@ from coterie.experiment.health import HealthMonitor
 from coterie.experiment.participants import OnReply
 from coterie.experiment.settings import RunSettings
 from coterie.experiment.training import Training
+from coterie.registry import algorithm_name
 from coterie.report.map_frames import MapFrames, frame_rounds
 from coterie.report.sample_sheets import sample_sheets
 from coterie.version import __version__
@@ -282,10 +282,9 @@ class Run:
 
 def run_config(algorithm: Algorithm[Any], federation: str, settings: RunSettings) -> dict[str, Any]:
     """The configuration of a run that was put together in Python."""
-    names = {kind: name for name, kind in ALGORITHMS.items()}
     return {
         "coterie": __version__,
-        "algorithm": names.get(type(algorithm), type(algorithm).__name__),
+        "algorithm": algorithm_name(algorithm),
         "federation": federation,
         "settings": {**asdict(algorithm), **asdict(settings)},  # type: ignore[call-overload]
         "command": "",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from coterie.core.errors import CoterieError, SettingError
 from coterie.deploy.flwr_internals import need_flower
-from coterie.experiment.plan import planned
+from coterie.experiment.plan import make_plan
 from coterie.flower.settings import App, NetworkSettings
 from coterie.version import __version__
 
@@ -142,15 +142,15 @@ def app_from_arguments(arguments: list[str]) -> App:
     If it is about a table, the schema is learnt from that table.
     """
     from coterie.data.tables.schema import Schema
-    from coterie.experiment.settings import make, parse, setting_names
+    from coterie.experiment.settings import make_settings, parse_settings, setting_names
 
     own = set(setting_names(NetworkSettings))
     of_network = [each for each in arguments if each.partition("=")[0] in own and "=" in each]
     rest = [each for each in arguments if each not in of_network]
     if not any(each.startswith("evaluate=") for each in rest):
         rest.append(f"evaluate={EVALUATE_EVERY}")
-    plan = planned(rest)
-    network = make(NetworkSettings, parse(of_network, [NetworkSettings]))
+    plan = make_plan(rest)
+    network = make_settings(NetworkSettings, parse_settings(of_network, [NetworkSettings]))
     schema = None
     if plan.federation_name == "table":
         prepared = plan.federation.prepare(plan.federation.path, plan.settings.seed)

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.algorithms import ALGORITHMS
 from coterie.core.algorithm import Serving
 from coterie.core.clients import Call, Clients, Each, Fold, merge_answers, step_name
 from coterie.core.cohort import Cohort
@@ -32,13 +31,14 @@ from coterie.flower.replies import Answers, OutlierFilter, Spec, check_reply
 from coterie.flower.roster import Roster, warn
 from coterie.flower.settings import App
 from coterie.flower.wire import BadPacket, Packet, encode_arguments
+from coterie.registry import algorithm_name
+from coterie.tasks.defaults import learns_centres
 from coterie.tensors.lazy import dense
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
 MAX_CLASSES = 100  # true clusters of samples, where no schema says how many there are
-NAMES = {kind: name for name, kind in ALGORITHMS.items()}
 
 
 class Network:
@@ -58,7 +58,7 @@ class Network:
         self.rounds_done = 0
         self.rounds_saved = 0  # that the server's checkpoint holds
         self.outliers = OutlierFilter(app.network.outlier)
-        placeholder, self.task = app.plan.prepared(placeholder_federation(app, roster.any_node()))
+        placeholder, self.task = app.plan.prepare(placeholder_federation(app, roster.any_node()))
         # Carries out client steps on made-up samples, to know what shapes they return.
         self.example = Simulator(placeholder.train, self.task, seed=self.seed)
         x, y = placeholder.train.x, placeholder.train.y
@@ -101,7 +101,7 @@ class Network:
             name=self.app.plan.federation_name,
             clients=tuple(self.names),
             classes=classes,
-            sample_clusters=getattr(self.app.plan.algorithm, "learns", "") == "centres"
+            sample_clusters=learns_centres(self.app.plan.algorithm)
             and not self.samples.y.is_floating_point(),
         )
 
@@ -220,7 +220,7 @@ class Network:
             algorithm = step.__self__  # type: ignore[attr-defined]
             named = {
                 "step": step.__name__,
-                "of": NAMES[type(algorithm)],
+                "of": algorithm_name(algorithm),
                 "settings": asdict(algorithm),
             }
             arguments = {**given, **arguments}
