@@ -179,7 +179,7 @@ class Run:
         while self.rounds < self.settings.rounds:
             record = self.training.do_round()
             if self.folder is not None:
-                self._keep(record, self.folder)
+                self._save_round(record, self.folder)
             if on_round is not None:
                 on_round(record)
         self.finish()
@@ -198,7 +198,7 @@ class Run:
         if self.folder is not None:
             self._save_checkpoint(self.folder)
 
-    def _keep(self, record: Record, folder: RunFolder) -> None:
+    def _save_round(self, record: Record, folder: RunFolder) -> None:
         if record["round"] in self.training.frames.due:
             self.training.frames.save(folder.path)
         folder.append(record)
