@@ -33,6 +33,7 @@ from coterie.experiment.run import Run
 from coterie.experiment.settings import RunSettings
 from coterie.experiment.simulate import simulate
 from coterie.tasks import Centre, Classification
+from coterie.tasks.defaults import learns_centres
 
 Check = Callable[[Any], None]
 
@@ -299,10 +300,6 @@ def task() -> Classification:
 def task_for(algorithm: Any) -> Task:
     """The network above, or a point for an algorithm that finds centres."""
     return Centre(FEATURES, dtype=torch.float64) if learns_centres(algorithm) else task()
-
-
-def learns_centres(algorithm: Any) -> bool:
-    return getattr(algorithm, "learns", "") == "centres"
 
 
 def restless_task() -> Classification:

@@ -7,7 +7,7 @@ from typing import Any
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from coterie.experiment.plan import planned
+from coterie.experiment.plan import make_plan
 from coterie.flower.node import NodeFile, NodeWorker
 from coterie.flower.settings import App, NetworkSettings
 
@@ -62,7 +62,7 @@ class FakeGrid:
 
 def app_of(*words: str, **network: Any) -> App:
     """The app of a line of `coterie run`."""
-    return App(planned(list(words)), NetworkSettings(**network))
+    return App(make_plan(list(words)), NetworkSettings(**network))
 
 
 def thirds(folder: Path, count: int = 3) -> list[NodeFile]:

@@ -12,7 +12,7 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 from flwr.app import ArrayRecord, Error, Message
 
 from coterie.core.errors import CheckpointError, CoterieError, CoterieWarning
-from coterie.experiment.plan import planned
+from coterie.experiment.plan import make_plan
 from coterie.flower import roster
 from coterie.flower.node import Node, NodeWorker
 from coterie.flower.server import serve
@@ -24,7 +24,7 @@ IFCA = ["ifca", *DIGITS, "k=2", "start=random", "rounds=3"]
 
 
 def simulated(words):
-    plan = planned(words)
+    plan = make_plan(words)
     run = plan.run(plan.config())
     run.complete()
     return run

@@ -17,7 +17,6 @@ from typing import Any, get_type_hints
 import torch
 from torch import Tensor
 
-from coterie.algorithms import ALGORITHMS
 from coterie.channel.wrappers import Bytes, Lossy, Metered, Watched
 from coterie.core import seeds
 from coterie.core.algorithm import Algorithm, Serving, Start
@@ -33,6 +32,7 @@ from coterie.experiment.checkpoint import Checkpoint
 from coterie.experiment.folder import Record, RunFolder
 from coterie.experiment.health import Watch
 from coterie.experiment.settings import RunSettings
+from coterie.registry import algorithm_name
 from coterie.report.frames import Frames, moments
 from coterie.report.pictures import sheets
 from coterie.version import __version__
@@ -402,10 +402,9 @@ class Run:
 
 def described(algorithm: Algorithm[Any], federation: str, settings: RunSettings) -> dict[str, Any]:
     """The configuration of a run that was put together in Python."""
-    names = {kind: name for name, kind in ALGORITHMS.items()}
     return {
         "coterie": __version__,
-        "algorithm": names.get(type(algorithm), type(algorithm).__name__),
+        "algorithm": algorithm_name(algorithm),
         "federation": federation,
         "settings": {**asdict(algorithm), **asdict(settings)},  # type: ignore[call-overload]
         "command": "",
