@@ -7,7 +7,7 @@ from coterie.experiment.comparison import Comparison, results_of_jobs
 
 
 def test_every_run_gets_the_settings_that_it_understands():
-    comparison = Comparison.of(
+    comparison = Comparison.parse(
         ["ifca,local", "rotated-digits", "seeds=2", "seed=5", "lr=0.2", "k=3", "ifca.lr=0.3"]
     )
     jobs = comparison.jobs(Path("here"))
@@ -35,11 +35,11 @@ def test_every_run_gets_the_settings_that_it_understands():
 )
 def test_wrong_words_are_refused(words, sentence):
     with pytest.raises(SettingError, match=sentence):
-        Comparison.of(words)
+        Comparison.parse(words)
 
 
 def test_results_belong_to_the_jobs_in_their_order(tmp_path):
-    comparison = Comparison.of(["ifca,local", "rotated-digits", "seeds=2"])
+    comparison = Comparison.parse(["ifca,local", "rotated-digits", "seeds=2"])
     results = [
         {"metrics": {"accuracy": number}} for number in range(len(comparison.jobs(tmp_path)))
     ]

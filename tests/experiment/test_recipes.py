@@ -16,7 +16,7 @@ def test_every_entry_can_be_run_and_every_name_is_known(recipe):
     assert len(set(names)) == len(names)
     for mode in recipes.MODES:
         assert recipe.minutes[mode] > 0
-        for entry in recipe.chosen(mode).values():
+        for entry in recipe.select_entries(mode).values():
             make_plan([*entry.words(mode), "seed=0"])
     for entry in recipe.entries:
         assert set(entry.tolerance) <= set(entry.published)
@@ -27,7 +27,7 @@ def test_every_entry_can_be_run_and_every_name_is_known(recipe):
 @pytest.mark.parametrize("recipe", ALL, ids=lambda recipe: recipe.name)
 def test_what_was_measured_belongs_to_the_recipe(recipe):
     for mode, record in recipe.measured.items():
-        names = {entry.name for entry in recipe.chosen(mode).values()}
+        names = {entry.name for entry in recipe.select_entries(mode).values()}
         assert set(record["entries"]) <= names
         assert set(record["seeds"]) == set(record["entries"])
 
@@ -36,7 +36,7 @@ def test_every_recipe_is_of_a_table_or_figure_of_a_paper():
     papers = recipes.read_papers()
     for recipe in ALL:
         items = papers[recipe.path.parent.name]["items"]
-        assert any(recipe.of(item["name"]) for item in items), recipe.name
+        assert any(recipe.covers(item["name"]) for item in items), recipe.name
     for paper in papers.values():
         names = [item["name"] for item in paper["items"]]
         assert len(set(names)) == len(names)
@@ -136,15 +136,16 @@ def test_quick_settings_take_the_place_of_the_full_ones(tiny):
     assert recipe.entries[0].words("full")[-1] == "rounds=3"
     assert recipe.entries[0].words("quick")[-1] == "rounds=2"
     assert "rounds=3" not in recipe.entries[0].words("quick")
-    assert [entry.name for entry in recipe.chosen("quick").values()] == ["local"]
+    assert [entry.name for entry in recipe.select_entries("quick").values()] == ["local"]
 
 
 def test_a_whole_name_chooses_its_entry_alone():
     names = [
-        entry.name for entry in recipes.find_recipe("fpfc/table1").chosen("full", "CFL").values()
+        entry.name
+        for entry in recipes.find_recipe("fpfc/table1").select_entries("full", "CFL").values()
     ]
     assert names == ["CFL"]
-    some = recipes.find_recipe("fpfc/table1").chosen("full", "CFL, our").values()
+    some = recipes.find_recipe("fpfc/table1").select_entries("full", "CFL, our").values()
     assert [entry.name for entry in some] == ["CFL, our third condition", "CFL, our thresholds"]
 
 
@@ -214,7 +215,7 @@ def test_an_entry_stands_for_one_of_each(tiny):
     recipe = recipes.find_recipe("nobody/figure0")
     assert recipe.seeds == {"quick": 2, "full": 3}
     assert [entry.name for entry in recipe.entries] == ["R = 0.1", "R = 1", "R = 2"]
-    assert [entry.name for entry in recipe.chosen("quick").values()] == ["R = 0.1", "R = 2"]
+    assert [entry.name for entry in recipe.select_entries("quick").values()] == ["R = 0.1", "R = 2"]
     last = recipe.entries[2]
     assert last.words("full") == ["ifca", "linear-mixture", "separation=2", "samples=70"]
     assert last.words("quick") == ["ifca", "linear-mixture", "separation=2", "samples=7"]

@@ -12,7 +12,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from coterie.core.errors import CoterieWarning
 from coterie.experiment.plan import make_plan
 from coterie.flower.node import NodeFile, NodeWorker
-from coterie.flower.server import serve
+from coterie.flower.server import run_server
 from coterie.flower.settings import App, NetworkSettings
 from coterie.flower.wire import Packet, decode_packet, encode_packet
 
@@ -95,7 +95,7 @@ def deployed(tmp_path, words, change=None, grid=None, attempt="1", **settings):
     grid.change = {node: only_steps(each) for node, each in (change or {}).items()}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CoterieWarning)
-        return serve(grid, app.config(), attempt)
+        return run_server(grid, app.config(), attempt)
 
 
 def only_steps(change):

@@ -9,7 +9,7 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 from coterie.cli import main as cli
 from coterie.flower.app import app_from_arguments, read_app
 from coterie.flower.node import NodeFile
-from coterie.flower.server import serve
+from coterie.flower.server import run_server
 from coterie.flower.settings import App
 from tests.flower.fake import FakeGrid, alike, simulated
 
@@ -72,7 +72,7 @@ def test_a_table_on_three_nodes_is_the_table_in_one_place(tmp_path):
         files.append(NodeFile(data=str(path), memory=str(tmp_path / f"memory{node}")))
     assert "all.csv" not in app.config()["schema"]
     config = {**app.config(), "path": "", "nodes": 3, "out": str(tmp_path / "run")}
-    run = serve(FakeGrid(App.from_config(config), files), config, "1")
+    run = run_server(FakeGrid(App.from_config(config), files), config, "1")
     alike(run, simulated([*words, "evaluate=10"]))
     assert run.federation.clients == tuple("abcdef")
 

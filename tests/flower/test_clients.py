@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
-from coterie.flower.server import serve
+from coterie.flower.server import run_server
 from coterie.flower.wire import decode_packet
 from tests.flower.fake import DIGITS, IFCA, FakeGrid, alike, deployed, make_app, simulated, thirds
 
@@ -40,7 +40,7 @@ def test_one_message_to_each_node_in_a_round(tmp_path):
     words = [*IFCA[:-1], "rounds=4", "evaluate=4"]
     app = make_app(*words, out=str(tmp_path / "run"), nodes=3)
     grid = FakeGrid(app, thirds(tmp_path))
-    serve(grid, app.config(), "1")
+    run_server(grid, app.config(), "1")
     sent = [decode_packet(message.content).header for _, message in grid.sent]
     rounds = [header["round"] for header in sent if header["do"] == "step" and header["trains"]]
     assert sorted(rounds) == [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3

@@ -8,7 +8,7 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
 from coterie.core.errors import SettingError
 from coterie.flower.node import Node, NodeFile
-from coterie.flower.server import serve
+from coterie.flower.server import run_server
 from coterie.flower.wire import BadPacket, Packet, decode_packet
 from tests.flower.fake import DIGITS, IFCA, FakeGrid, make_app, thirds
 
@@ -35,7 +35,7 @@ def test_a_node_does_nothing_but_client_steps(tmp_path, header, says):
     seen = []
     answer = grid.answer
     grid.answer = lambda node, message: seen.append(message) or answer(node, message)
-    serve(grid, make_app(*IFCA, out=str(tmp_path / "run"), nodes=3).config(), "1")
+    run_server(grid, make_app(*IFCA, out=str(tmp_path / "run"), nodes=3).config(), "1")
     packets = [decode_packet(message.content) for message in seen]
     packet = next(each for each in packets if each.header["do"] == "step")
     node = Node(app, thirds(tmp_path)[0])
@@ -71,7 +71,7 @@ def test_nodes_keep_the_memory_of_two_runs(tmp_path):
         home = tmp_path / f"{number}"
         home.mkdir()
         app = make_app("local", *DIGITS, "rounds=1", out=str(home / "run"), nodes=3)
-        serve(FakeGrid(app, thirds(tmp_path)), app.config(), "1")
+        run_server(FakeGrid(app, thirds(tmp_path)), app.config(), "1")
     runs = list((tmp_path / "memory1").iterdir())
     assert len(runs) == 2
     assert all(len(list(Path(run).iterdir())) == 1 for run in runs)

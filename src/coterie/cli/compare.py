@@ -34,7 +34,7 @@ def compare_command(options: argparse.Namespace) -> int:
     from coterie.report.pages import write_page
     from coterie.report.text_tables import TABLE_FORMATS
 
-    comparison = Comparison.of(options.words)
+    comparison = Comparison.parse(options.words)
     formats = [*TABLE_FORMATS, "csv"]
     if options.format not in formats:
         raise SettingError(f"--format must be one of {', '.join(formats)}, got {options.format}")

@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code."""
     stop_on_terminate()
     try:
-        options, rest = parser().parse_known_args(arguments)
+        options, rest = build_parser().parse_known_args(arguments)
         # Words behind an option, as in `coterie run ifca --json k=4`, belong to those before it.
         strays = [word for word in rest if word.startswith("-")]
         if strays or (rest and "words" not in options):
@@ -61,7 +61,7 @@ def stop_on_terminate() -> None:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
-def parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
     """The parser of all commands; each sets `command`, the function that carries it out."""
     top = Parser(prog="coterie", description="Clustered federated learning.")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")

@@ -62,22 +62,22 @@ class RunProgressBar:
         if self.bar is not None:
             self.bar.update(self.row, news=news)
         elif time.monotonic() - self.said >= QUIET_SECONDS:
-            self._say(news)
+            self._print(news)
 
     def on_round(self, record: dict[str, Any]) -> None:
         """Show a round that is done."""
         self.heard = True
-        news = self._news(record)
+        news = self._status_text(record)
         if self.bar is not None:
             self.bar.update(self.row, completed=record["round"], news=news)
         elif record["round"] == self.rounds or time.monotonic() - self.said >= QUIET_SECONDS:
-            self._say(news)
+            self._print(news)
 
-    def _say(self, news: str) -> None:
+    def _print(self, news: str) -> None:
         self.said = time.monotonic()
         print(f"{self.title}: {news}", file=sys.stderr, flush=True)
 
-    def _news(self, record: dict[str, Any]) -> str:
+    def _status_text(self, record: dict[str, Any]) -> str:
         done = record["round"]
         parts = [f"round {done}/{self.rounds}"]
         numbers = record["metrics"]

@@ -58,5 +58,5 @@ def reproduce_command(options: argparse.Namespace) -> int:
     print("\n".join(orders))
     if recipe.notes:
         print("\n" + recipe.notes.strip())
-    print(f"\nWritten to {recipe.keep(mode, seeds, numbers)}; the runs are in {place}")
+    print(f"\nWritten to {recipe.save_numbers(mode, seeds, numbers)}; the runs are in {place}")
     return 0

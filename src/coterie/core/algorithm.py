@@ -21,7 +21,7 @@ State = TypeVar("State", bound=tuple[Any, ...])
 
 
 class ClientSampler(Protocol):
-    """Where the clients of the start come from."""
+    """Draws the clients that take part in the rounds before the first."""
 
     def sample(self, round: int, at_least: int) -> Clients:
         """The clients that take part in a round before the first, or more if that is too few."""
@@ -78,7 +78,7 @@ class Start:
         """The clients that take part in a round before the first, or more if that is too few."""
         return self.sampler.sample(round, at_least)
 
-    def everybody(self) -> Clients:
+    def all_clients(self) -> Clients:
         """All clients, before the first round."""
         return self.sample(0, at_least=self.clients)
 

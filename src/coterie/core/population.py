@@ -21,7 +21,7 @@ Purpose = Literal["start", "round", "serve"]
 
 
 class StepRunner(Protocol):
-    """Who carries out client steps."""
+    """Carries out client steps: on this machine, in Ray actors or over a network."""
 
     @property
     def population(self) -> int:
@@ -72,13 +72,13 @@ class RoundClients:
 
     def __init__(
         self,
-        everybody: StepRunner,
+        runner: StepRunner,
         round: int,
         ids: Tensor,
         address: tuple[int | str, ...],
         purpose: Purpose,
     ) -> None:
-        self.everybody = everybody
+        self.runner = runner
         self.round = round
         self.ids = ids
         self.purpose = purpose
@@ -87,16 +87,16 @@ class RoundClients:
 
     @property
     def population(self) -> int:
-        return self.everybody.population
+        return self.runner.population
 
     @property
     def task(self) -> Task:
-        return self.everybody.task
+        return self.runner.task
 
     def only(self, ids: Tensor) -> RoundClients:
         """The same clients, narrowed to `ids`."""
         ids = ids.sort().values
-        narrowed = RoundClients(self.everybody, self.round, ids, self._address, self.purpose)
+        narrowed = RoundClients(self.runner, self.round, ids, self._address, self.purpose)
         narrowed._calls = self._calls
         return narrowed
 
@@ -110,5 +110,5 @@ class RoundClients:
         self._calls[0] += 1
         trains = self.purpose != "serve"
         call = Call(step, self.ids, self.round, address, message, trains)
-        ids, total = self.everybody.collect(call, fold)
+        ids, total = self.runner.collect(call, fold)
         return ids, fold.finish(total)

@@ -122,7 +122,7 @@ class Evaluator:
         """The clients one by one, as columns: those that trained, and unseen ones if any."""
         what, points = self.map(serving)
         sizes, names = self.scorer.sizes("train"), self.federation.clients
-        clients = columns(serving, serving.ids, sizes, self.federation.cluster, names)
+        clients = client_columns(serving, serving.ids, sizes, self.federation.cluster, names)
         clients["loss"] = self.scorer.score(serving, "train").summary.clients["loss"].tolist()
         clients["x"], clients["y"] = points[:, 0].tolist(), points[:, 1].tolist()
         tested = {name: values.tolist() for name, values in evaluation.summary.clients.items()}
@@ -131,7 +131,7 @@ class Evaluator:
         if self.federation.unseen and evaluation.serving.adapt is None:
             rows = evaluation.serving.ids - len(self.federation)
             sizes, true = self.scorer.sizes("test"), self.federation.test_cluster
-            unseen = columns(evaluation.serving, rows, sizes, true)
+            unseen = client_columns(evaluation.serving, rows, sizes, true)
             unseen |= {"accuracy": tested.get("accuracy"), "loss": tested["loss"]}
         elif self.scorer.tested:
             clients["accuracy"] = tested.get("accuracy")
@@ -181,7 +181,7 @@ class Evaluator:
         return peers
 
 
-def columns(
+def client_columns(
     serving: Serving, rows: Tensor, sizes: Tensor, true: Tensor | None, names: tuple[str, ...] = ()
 ) -> dict[str, Any]:
     """The columns that every table of clients has; `rows` are those of clients in `sizes` [m]."""

@@ -15,7 +15,7 @@ from coterie.core.algorithm import Serving
 from coterie.core.clients import Clients
 from coterie.core.cohort import Cohort
 from coterie.core.population import Population
-from coterie.core.task import Summary, Tally
+from coterie.core.task import MetricSums, TaskMetrics
 from coterie.data.federation import Federation
 from coterie.engine.malloc import tidily
 from coterie.engine.simulator import Simulator
@@ -36,7 +36,7 @@ class Evaluation(NamedTuple):
     """Which model serves which client, and how well."""
 
     serving: Serving
-    summary: Summary
+    summary: TaskMetrics
     samples: SampleClusters | None = None
 
 
@@ -118,7 +118,7 @@ class SimulatedScorer:
         on, ids = self._simulator(part), serving.ids
         samples_of = ids if samples_of is None else samples_of
         sizes = on.samples.sizes[on.locate(samples_of)]
-        tally = Tally(on.task, len(ids))
+        sums = MetricSums(on.task, len(ids))
         labels: dict[int, tuple[Tensor, Tensor]] = {}  # place -> found and true ones
         for chunk in tidily(on.chunking.cut(sizes)):
             cohort = on.cohort(samples_of[chunk], 0, (on.seed, "score"))
@@ -129,12 +129,12 @@ class SimulatedScorer:
                 scores = on.on_device(score_by_label, cohort, serving.models, label)
                 for place, row, (_, y) in zip(chunk.tolist(), label, cohort, strict=True):
                     labels[place] = to_device(row[: len(y)], CPU), to_device(y, CPU)
-            tally.add(chunk, to_device(scores, CPU))
+            sums.add(chunk, to_device(scores, CPU))
         if serving.label is None:
-            return Evaluation(serving, tally.summary())
+            return Evaluation(serving, sums.finish())
         found, true = zip(*(labels[place] for place in range(len(ids))), strict=True)
         samples = SampleClusters(torch.cat(found), torch.cat(true), sizes)
-        return Evaluation(serving, tally.summary(), samples)
+        return Evaluation(serving, sums.finish(), samples)
 
     def own_models(self, serving: Serving) -> Tensor:
         if serving.adapt is None:

@@ -25,7 +25,7 @@ class ComparisonResults:
 
     metrics: Mapping[str, Mapping[str, Mapping[Any, Mapping[str, Any]]]]
 
-    def shown(self, federation: str) -> list[str]:
+    def shown_metrics(self, federation: str) -> list[str]:
         """The metrics that every run on a federation has in common with some other."""
         runs = [run for each in self.metrics[federation].values() for run in each.values()]
         return [name for name in SHOWN if any(name in run for run in runs)]
@@ -48,7 +48,7 @@ class ComparisonResults:
         The last column is the mean difference in accuracy to the best algorithm on the same seeds,
         with the p-value of a paired t-test.
         """
-        names, best = self.shown(federation), self.best(federation)
+        names, best = self.shown_metrics(federation), self.best(federation)
         rows = []
         for algorithm, runs in self.metrics[federation].items():
             values = runs.values()

@@ -39,7 +39,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         "rounds": str(checkpoint.rounds),
         "notes": json.dumps(checkpoint.notes),
     }
-    facts["digest"] = digest(tensors, facts)
+    facts["digest"] = content_digest(tensors, facts)
     try:
         write_atomically(path, lambda file: safetensors.torch.save_file(tensors, file, facts))
     except SafetensorError as error:
@@ -57,7 +57,7 @@ def load_checkpoint(path: Path, run: str) -> Checkpoint:
     if facts.get("format") != FORMAT:
         raise CheckpointError(f"{path} is not a checkpoint of this version of coterie")
     expected = facts.pop("digest", None)
-    if digest(tensors, facts) != expected:
+    if content_digest(tensors, facts) != expected:
         raise CheckpointError(
             f"the checkpoint {path} is damaged: its contents do not match its digest"
         )
@@ -68,7 +68,7 @@ def load_checkpoint(path: Path, run: str) -> Checkpoint:
     return Checkpoint(int(facts["rounds"]), run, tensors, json.loads(facts["notes"]))
 
 
-def digest(tensors: dict[str, Tensor], facts: dict[str, str]) -> str:
+def content_digest(tensors: dict[str, Tensor], facts: dict[str, str]) -> str:
     """A SHA-256 over every fact and every byte of every tensor."""
     total = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
     for name, tensor in sorted(tensors.items()):

@@ -26,10 +26,10 @@ class Comparison:
     words: tuple[str, ...]  # key=value, or algorithm.key=value for one algorithm alone
 
     @classmethod
-    def of(cls, words: Sequence[str]) -> Comparison:
+    def parse(cls, words: Sequence[str]) -> Comparison:
         """The comparison behind the words of `coterie compare`.
 
-        >>> Comparison.of(["ifca,local", "rotated-digits", "seeds=2", "ifca.k=4"]).seeds
+        >>> Comparison.parse(["ifca,local", "rotated-digits", "seeds=2", "ifca.k=4"]).seeds
         (0, 1)
         """
         names = [word for word in words if "=" not in word]

@@ -49,7 +49,7 @@ class Entry:
         return kept + [f"{key}={value}" for key, value in changed.items()]
 
     @classmethod
-    def all_of(cls, raw: dict[str, Any]) -> Iterator[Entry]:
+    def expand(cls, raw: dict[str, Any]) -> Iterator[Entry]:
         """The entries that an `[[entry]]` of a recipe stands for."""
         for values in raw.get("each", [{}]):
             quick = raw.get("quick") if values.get("quick", True) else None
@@ -90,18 +90,18 @@ class Recipe:
             {"quick": raw.get("quick_seeds", 1), "full": raw["seeds"]},
             raw.get("notes", ""),
             raw["minutes"],
-            [entry for each in raw["entry"] for entry in Entry.all_of(each)],
+            [entry for each in raw["entry"] for entry in Entry.expand(each)],
             raw.get("order", []),
             raw.get("merit", "accuracy"),
             raw.get("show", []),
             path,
         )
 
-    def of(self, item: str) -> bool:
+    def covers(self, item: str) -> bool:
         """Whether this is the recipe of a table or figure, or of a part of it: `Table 1, MNIST`."""
         return self.item == item or self.item.startswith(f"{item}, ")
 
-    def chosen(self, mode: str, only: str = "") -> dict[int, Entry]:
+    def select_entries(self, mode: str, only: str = "") -> dict[int, Entry]:
         """The entries that are run in a mode, by their number.
 
         With `only`, that of this name; if there is none, those with it in their name.
@@ -119,7 +119,7 @@ class Recipe:
         place = folder / f"{self.name.replace('/', '-')}-{mode}"
         return [
             Job((*entry.words(mode), f"seed={seed}"), place / f"{number:02d}-seed{seed}")
-            for number, entry in self.chosen(mode, only).items()
+            for number, entry in self.select_entries(mode, only).items()
             for seed in range(seeds)
         ]
 
@@ -130,7 +130,7 @@ class Recipe:
         found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
         return found
 
-    def keep(self, mode: str, seeds: int, numbers: dict[str, dict[str, Number]]) -> Path:
+    def save_numbers(self, mode: str, seeds: int, numbers: dict[str, dict[str, Number]]) -> Path:
         """Write what was measured beside the recipe; numbers of other entries and modes stay."""
         path = self.path.with_suffix(".json")
         before = self.measured.get(mode, {"seeds": {}, "entries": {}})
@@ -151,7 +151,7 @@ class Recipe:
         """Mean and standard deviation of every metric of the chosen entries, over the seeds."""
         pending = iter(results)
         found: dict[str, dict[str, Number]] = {}
-        for entry in self.chosen(mode, only).values():
+        for entry in self.select_entries(mode, only).values():
             runs = [next(pending)["metrics"] for _ in range(seeds)]
             found[entry.name] = {
                 name: mean_and_deviation([run[name] for run in runs])
@@ -243,7 +243,7 @@ def recipe_list() -> str:
         rows = []
         for item in paper["items"]:
             owner, name = item.get("same", [key, item["name"]])
-            mine = [each for each in known if each.path.parent.name == owner and each.of(name)]
+            mine = [each for each in known if each.path.parent.name == owner and each.covers(name)]
             rows.append(
                 [item["name"], item["what"], recipe_status(item, mine), *last_columns(mine)]
             )
@@ -251,7 +251,8 @@ def recipe_list() -> str:
         rows += [
             [each.item, each.title, "ready", *last_columns([each])]
             for each in known
-            if each.path.parent.name == key and not any(each.of(i["name"]) for i in paper["items"])
+            if each.path.parent.name == key
+            and not any(each.covers(i["name"]) for i in paper["items"])
         ]
         blocks.append(f"{paper['title']}\n\n{markdown_table(head, rows)}")
     return "\n\n".join(blocks)
@@ -290,6 +291,6 @@ def measured_modes(recipe: Recipe) -> list[str]:
     found = []
     for mode in MODES:
         if mode in recipe.measured:
-            have, want = len(recipe.measured[mode]["entries"]), len(recipe.chosen(mode))
+            have, want = len(recipe.measured[mode]["entries"]), len(recipe.select_entries(mode))
             found.append(mode if have == want else f"{mode} ({have} of {want})")
     return found

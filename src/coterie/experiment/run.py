@@ -65,7 +65,7 @@ class Run:
         at_most_clients(settings, "per_round", len(federation))
         for part in (federation.train, federation.test):
             if part is not None:
-                task.check(part.x, part.y)
+                task.check_samples(part.x, part.y)
         self.algorithm = algorithm
         self.federation = federation
         self.task = task
@@ -179,7 +179,7 @@ class Run:
         while self.rounds < self.settings.rounds:
             record = self.training.do_round()
             if self.folder is not None:
-                self._keep(record, self.folder)
+                self._save_round(record, self.folder)
             if on_round is not None:
                 on_round(record)
         self.finish()
@@ -198,7 +198,7 @@ class Run:
         if self.folder is not None:
             self._save_checkpoint(self.folder)
 
-    def _keep(self, record: Record, folder: RunFolder) -> None:
+    def _save_round(self, record: Record, folder: RunFolder) -> None:
         if record["round"] in self.training.frames.due:
             self.training.frames.save(folder.path)
         folder.append(record)
@@ -223,7 +223,7 @@ class Run:
 
         It is -1 where clients make a model of their own, as those of `local` do.
         """
-        self.task.check(federation.train.x, federation.train.y)
+        self.task.check_samples(federation.train.x, federation.train.y)
         count = len(self.federation)
         unseen = Simulator(
             federation.train,

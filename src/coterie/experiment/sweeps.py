@@ -79,7 +79,7 @@ class SweepProcess:
             self.process.wait()
 
     @property
-    def complaint(self) -> str:
+    def last_error(self) -> str:
         """The last line that the process wrote, without the program's name."""
         lines = self.log.read_text(errors="replace").strip().splitlines()
         return lines[-1].removeprefix("coterie: ") if lines else "it was killed"
@@ -142,10 +142,10 @@ def failure_text(failed: Sequence[SweepProcess]) -> str:
     """What went wrong in which runs; what many complain of is said once."""
     by_text: dict[str, list[str]] = {}
     for worker in failed:
-        by_text.setdefault(worker.complaint, []).append(" ".join(worker.job.words))
+        by_text.setdefault(worker.last_error, []).append(" ".join(worker.job.words))
     return "; ".join(
-        f"{first}{f' and {len(more)} more' if more else ''}: {complaint}"
-        for complaint, (first, *more) in by_text.items()
+        f"{first}{f' and {len(more)} more' if more else ''}: {error}"
+        for error, (first, *more) in by_text.items()
     )
 
 

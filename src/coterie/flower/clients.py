@@ -243,7 +243,9 @@ class Network:
     def example_upload(self, call: Call) -> Any:
         """What a step returns for one client, computed here on made-up samples."""
         first = call.ids[:1]
-        message = {n: v.of(first) if isinstance(v, Each) else v for n, v in call.message.items()}
+        message = {
+            n: v.rows_for(first) if isinstance(v, Each) else v for n, v in call.message.items()
+        }
         upload = call.step(self.example_cohort(call.round), **message)
         return type(upload)(*map(dense, upload))
 

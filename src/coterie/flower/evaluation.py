@@ -9,7 +9,7 @@ from torch import Tensor
 
 from coterie.core.algorithm import Serving
 from coterie.core.clients import Clients
-from coterie.core.task import summary
+from coterie.core.task import task_metrics
 from coterie.evaluation.client_map import compares_losses
 from coterie.evaluation.scoring import Evaluation, SampleClusters
 from coterie.flower.clients import Network
@@ -48,7 +48,7 @@ class NetworkScorer:
         ids, answer = self._ask(serving, part, with_map)
         answered = torch.isin(serving.ids, ids)
         serving = serving._replace(ids=serving.ids[answered], cluster=serving.cluster[answered])
-        quality = summary(self.network.task, answer.scores)
+        quality = task_metrics(self.network.task, answer.scores)
         if serving.label is None:
             return Evaluation(serving, quality)
         # As many samples of each kind as there are, client after client.

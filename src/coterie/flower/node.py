@@ -100,7 +100,7 @@ class Node:
                 f"{federation.name} is tested on clients that do not train, which a network does "
                 "not have; take a federation whose clients have test samples of their own"
             )
-        self.task.check(self.train.x, self.train.y)
+        self.task.check_samples(self.train.x, self.train.y)
         self.ids = torch.arange(0)  # clients that the message names, by their number
         self.rows = torch.arange(0)  # where these lie among the clients of this node
         self.memory = ClientMemory(len(self.train), self.locate)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 NETWORK = "network.json"  # in the run folder: the name of the run, and its clients
 
 
-def serve(grid: Grid, config: Mapping[str, Any], attempt: str) -> Run:
+def run_server(grid: Grid, config: Mapping[str, Any], attempt: str) -> Run:
     """Do the run that the settings of an app describe; `attempt` is Flower's name of it."""
     app = App.from_config(config)
     shorten_fetch_waits(app.network.timeout)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.core.clients import Each, Part
+from coterie.core.clients import Each
 from coterie.core.errors import CoterieError
 from coterie.tensors.lazy import dense
 
@@ -138,7 +138,7 @@ def encode_arguments(
     tensors: dict[str, Tensor] = {}
     for name, value in arguments.items():
         if isinstance(value, Each):
-            part = Part.cut(value, ids)
+            part = value.for_clients(ids)
             tensors[f"each.{name}"] = part.rows
             if part.index is not None:
                 used, index = part.index.unique(return_inverse=True)
@@ -159,5 +159,5 @@ def decode_arguments(packet: Packet, ids: Tensor) -> dict[str, Any]:
         if kind == "all":
             found[rest] = value
         elif kind == "each":
-            found[rest] = Part(value, packet.tensors.get(f"index.{rest}"), ids)
+            found[rest] = Each(value, packet.tensors.get(f"index.{rest}"), ids)
     return found

@@ -39,11 +39,13 @@ def headline_cards(
     if planned and not run.result:
         members = f"of {numbers.count(planned)}"
     cards.append(("rounds", numbers.count(number), members))
-    each = _each(numbers.duration, run.seconds, number)
+    each = _per_round(numbers.duration, run.seconds, number)
     cards.append(("time", numbers.duration(run.seconds), each))
     for way, title in (("down", "to the clients"), ("up", "from the clients")):
         total = run.bytes(way)
-        cards.append((title, numbers.byte_size(total), _each(numbers.byte_size, total, number)))
+        cards.append(
+            (title, numbers.byte_size(total), _per_round(numbers.byte_size, total, number))
+        )
     return cards
 
 
@@ -89,5 +91,5 @@ def setting_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _each(form: Callable[[float], str], total: float | None, number: int) -> str:
+def _per_round(form: Callable[[float], str], total: float | None, number: int) -> str:
     return f"{form(total / number)} a round" if total and number else ""

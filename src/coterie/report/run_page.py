@@ -6,7 +6,7 @@ from typing import Any
 from coterie.report import cluster_changes, figures, headline
 from coterie.report.clusters import Grouping, cluster_table, group_clusters, sample_table
 from coterie.report.figures import Columns, Figure
-from coterie.report.map_data import glyphs, map_data
+from coterie.report.map_data import map_data, symbol_characters
 from coterie.report.run_files import RunFiles, read_run
 from coterie.report.template import fill_template
 from coterie.report.worst_clients import worst_served
@@ -22,7 +22,7 @@ def render_run(folder: Path, live: bool = False) -> str:
     trained: Columns | None = run.clients.get("clients") or None
     tested: Columns | None = run.clients.get("test_clients") or None
     samples: Columns | None = run.clients.get("sample_clusters") or None
-    groups = group_clusters(run.rounds, trained or _so_far(run), samples)
+    groups = group_clusters(run.rounds, trained or _clusters_so_far(run), samples)
     places = map_data(run, groups)
     names = (trained or {}).get("name")
     charts = _charts(run, groups, by_sample=samples is not None)
@@ -59,11 +59,11 @@ def render_run(folder: Path, live: bool = False) -> str:
         ],
         "charts": charts,
         "map": places,
-        "glyphs": {view: glyphs(shapes) for view, shapes in places["shapes"].items()}
+        "glyphs": {view: symbol_characters(shapes) for view, shapes in places["shapes"].items()}
         if places
         else {},
         "worst": worst_served(tested or trained, groups),
-        "crossed": _crossed(run.result),
+        "crossed": _bytes_by_part(run.result),
         "asked": sum(r.get("asked") or 0 for r in run.rounds),
         "answered": sum(r.get("answered") or 0 for r in run.rounds),
         "settings": {
@@ -85,7 +85,7 @@ def render_run(folder: Path, live: bool = False) -> str:
     return fill_template("run.html.j2", context, data, live)
 
 
-def _so_far(run: RunFiles) -> Columns | None:
+def _clusters_so_far(run: RunFiles) -> Columns | None:
     """The clusters at the last frame of the map, for a run that has not come to its end."""
     if not len(run.frames.get("rounds", ())):
         return None
@@ -110,7 +110,7 @@ def _charts(run: RunFiles, groups: Grouping, by_sample: bool) -> dict[str, Figur
     return {name: figure for name, figure in charts.items() if figure is not None}
 
 
-def _crossed(result: dict[str, Any]) -> list[tuple[str, str, str, int]]:
+def _bytes_by_part(result: dict[str, Any]) -> list[tuple[str, str, str, int]]:
     """What crossed between server and clients: (client step, direction, part, bytes)."""
     return [
         (step, direction, part, amount)
