@@ -388,7 +388,7 @@ class Bookkeeper(Wrapper):
             self.steps[key] = step
         for name, value in message.items():
             for i in self.ids:
-                sent = value.of(i.view(1)) if isinstance(value, Each) else value
+                sent = value.rows_for(i.view(1)) if isinstance(value, Each) else value
                 self.counts[key, "down", name] += sent.numel() * sent.element_size()
 
         def note(ids: Tensor, upload: Any) -> tuple[Tensor, Any]:

@@ -151,7 +151,7 @@ class FeSEM(LocalTraining):
         return held_out_loss(cohort, self.kept, model)
 
     def training_samples(self, cohort: Cohort) -> Cohort:
-        return cohort.using(self.kept)
+        return cohort.training_part(self.kept)
 
     def _trained(self, cohort: Cohort, centre: Tensor, round: int) -> Tensor:
         """Models [m, d] after local training from each client's centre, with the pull of (3.8)."""

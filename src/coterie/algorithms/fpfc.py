@@ -147,7 +147,7 @@ class FPFC(LocalTraining):
         fused = self.fused(cohort.task)
         omega = fused.whole(cohort.recall("omega"), trunk)
         anchor, pull = fused.whole(zeta, trunk), self.rho * fused.part
-        used = cohort.using(float(share))
+        used = cohort.training_part(float(share))
         omega, trunk = fused.parts(self.local_update(used, omega, pull=pull, anchor=anchor))
         cohort.keep("omega", omega)
         return Upload(omega, trunk, cohort.size)

@@ -151,7 +151,7 @@ class IFCA(LocalTraining):
         if self.average == "gradients":
             trained = cohort.gradient(model, batch=self.batch, weight_decay=self.weight_decay)
         else:
-            trained = self.local_update(cohort, model, only=sharing.part if frozen else None)
+            trained = self.local_update(cohort, model, part=sharing.part if frozen else None)
         own, trunk = sharing.parts(trained)
         return Upload(cluster, own, trunk[:, :0] if frozen else trunk, cohort.size)
 

@@ -84,7 +84,7 @@ class OneShot(LocalTraining):
 
     def init(self, start: Start) -> State:
         at_most_clients(self, "k", start.clients)
-        return self.clustered(start.everybody(), start.models(1)[0], start.seed)
+        return self.clustered(start.all_clients(), start.models(1)[0], start.seed)
 
     def round(self, state: State, clients: Clients) -> tuple[State, Info]:
         k = len(state.models)
@@ -139,7 +139,7 @@ class OneShot(LocalTraining):
         return Upload(self.local_update(cohort, model), cohort.size)
 
     def training_samples(self, cohort: Cohort) -> Cohort:
-        return cohort.using(self.kept)
+        return cohort.training_part(self.kept)
 
 
 def clustered_part(layout: Layout, name: str) -> SharedTrunk:

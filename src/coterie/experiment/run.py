@@ -60,7 +60,7 @@ class Run:
         at_most_clients(settings, "per_round", len(federation))
         for part in (federation.train, federation.test):
             if part is not None:
-                task.check(part.x, part.y)
+                task.check_samples(part.x, part.y)
         self.algorithm = algorithm
         self.federation = federation
         self.task = task
@@ -168,7 +168,7 @@ class Run:
 
         It is -1 where clients make a model of their own, as those of `local` do.
         """
-        self.task.check(federation.train.x, federation.train.y)
+        self.task.check_samples(federation.train.x, federation.train.y)
         count = len(self.federation)
         unseen = Simulator(
             federation.train,
@@ -246,7 +246,7 @@ class Run:
         try:
             with self.watch.noting():
                 start = Start(
-                    population=self,
+                    sampler=self,
                     task=self.task,
                     clients=len(self.federation),
                     seed=self.start_seed,

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.algorithm import Serving
-from coterie.core.clients import Call, Clients, Each, Fold, Part, merge_answers, step_name
+from coterie.core.clients import Call, Clients, Each, Fold, merge_answers, step_name
 from coterie.data.federation import Federation, Samples
 from coterie.data.tables.columns import sort_key
 from coterie.engine.simulator import Simulator
@@ -223,7 +223,7 @@ class Network(Simulator):
             message = {**given, **message}
         for name, value in message.items():
             if isinstance(value, Each):
-                cut = Part.cut(value, own)
+                cut = value.for_clients(own)
                 tensors[f"each.{name}"] = cut.rows
                 if cut.index is not None:
                     used, index = cut.index.unique(return_inverse=True)
@@ -249,7 +249,7 @@ class Network(Simulator):
     ) -> Any:
         """What the step returns for one client, made here on samples of no meaning."""
         cohort = self.rehearsed.cohort(torch.tensor([0]), round, (self.seed, "rehearsal"))
-        download = {n: v.of(ids) if isinstance(v, Each) else v for n, v in message.items()}
+        download = {n: v.rows_for(ids) if isinstance(v, Each) else v for n, v in message.items()}
         made = step(cohort, **download)
         return type(made)(*map(dense, made))
 

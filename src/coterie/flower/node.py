@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from coterie.core.clients import Call, Part, Stacked
+from coterie.core.clients import Call, Each, Stacked
 from coterie.core.errors import CoterieError, DataError, SettingError, did_you_mean
 from coterie.data.federation import Federation
 from coterie.engine.client_memory import ClientMemory
@@ -99,7 +99,7 @@ class Node:
                 f"{federation.name} is tested on clients that do not train, which a network does "
                 "not have; take a federation whose clients have test samples of their own"
             )
-        self.task.check(self.train.x, self.train.y)
+        self.task.check_samples(self.train.x, self.train.y)
         self.place = torch.arange(0)  # row of each client that the message names
         self.ids = torch.arange(0)
         self.memory = ClientMemory(len(self.train), self.rows_of)
@@ -260,7 +260,7 @@ class Node:
             if owner == "all":
                 found[rest] = value
             elif owner == "each":
-                found[rest] = Part(value, packet.tensors.get(f"index.{rest}"), self.ids)
+                found[rest] = Each(value, packet.tensors.get(f"index.{rest}"), self.ids)
         return found
 
 

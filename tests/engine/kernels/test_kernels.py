@@ -68,7 +68,7 @@ def test_batched_equals_per_client_for_any_shape_and_work(
     if pull:
         work |= {"pull": pull, "anchor": torch.ones_like(start)}
     if head_only:
-        work |= {"only": task.layout.part("head")}
+        work |= {"part": task.layout.part("head")}
     one, two = (
         cohort(task, kernel, sizes, features, outputs, seed) for kernel in (PerClient, Batched)
     )
@@ -282,7 +282,7 @@ def test_any_work_in_sample_space_equals_that_on_the_weights(
     if pull:
         work |= {"pull": pull, "anchor": anchors[anchor]}
     if moving != "all" and layers > 1:
-        work["only"] = task.layout.part(moving)
+        work["part"] = task.layout.part(moving)
     exact, found = both(module, sizes, 6, start, **work)
     assert isinstance(found, Lazy)
     member = torch.rand(2, len(sizes), generator=generator).double()
@@ -296,7 +296,7 @@ def test_any_work_in_sample_space_equals_that_on_the_weights(
     "work",
     [
         {"pull": torch.arange(24.0).double(), "anchor": torch.zeros(1, 24).double()},
-        {"only": torch.arange(24) % 2 == 0},
+        {"part": torch.arange(24) % 2 == 0},
     ],
     ids=["pulled unequally", "half of it frozen"],
 )

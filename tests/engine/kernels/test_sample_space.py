@@ -113,7 +113,7 @@ def test_a_part_of_the_samples_does_not_get_what_was_kept_for_all(everything_cou
     def ends(kernel):
         cohort = simulator.cohort(simulator.ids, 0, (0,))
         cohort._kernel = kernel
-        parts = [*cohort.split(0.5), cohort, cohort.only(torch.tensor([4, 1]))]
+        parts = [*cohort.split(0.5), cohort, cohort.subset(torch.tensor([4, 1]))]
         return [part.descend(start[: len(part)], lr=0.3, steps=3) for part in parts]
 
     for found, exact in zip(ends(simulator.kernel), ends(PerClient(task)), strict=True):

@@ -182,14 +182,14 @@ class SharedWork:
             place = index + k * torch.arange(copies, device=shared.device)
             for here, some in self._blocks(shared, rows):
                 self._under_own(shared.flatten(0, 1), place[here], some, outputs[here])
-        score, inside = self.kernel.task.score, rows.inside
+        score, inside = self.kernel.task.score, rows.mask
         return [score(outputs[:, :, j, None], rows.y, inside) for j in range(copies)]
 
     def _blocks(self, models: Tensor, rows: Rows) -> Iterator[tuple[slice, Rows]]:
         """Clients that have one of each lot of models [J, k, d], as many as the cache holds."""
         copies, _, d = models.shape
         most = cache_bytes(models.device, WEIGHT_BYTES) // (copies * d * models.element_size())
-        return rows.blocks(even(len(rows.y), most))
+        return rows.client_blocks(even(len(rows.y), most))
 
     def _under_own(self, models: Tensor, index: Tensor, rows: Rows, out: Tensor) -> Tensor:
         """Mean losses [m, J] of networks of one layer, each client having J of its own.

@@ -75,7 +75,7 @@ class Batched:
 
     def _raced(self, models: Tensor, rows: Rows, cut: int, out: Tensor) -> Tensor:
         """The same by a race, all models seeing the first `cut` samples."""
-        lap, rest = rows.between(0, cut), rows.between(cut, rows.y.shape[1])
+        lap, rest = rows.row_range(0, cut), rows.row_range(cut, rows.y.shape[1])
         blocks = list(self._under(models, lap, rows.size))
         index = race.finished(
             nan_to_inf(torch.cat([losses for _, _, losses in blocks])),
@@ -90,7 +90,7 @@ class Batched:
         """Whether few models would be left behind after `cut` samples, by some of the clients."""
         every = -(-len(rows.y) // JUDGES)
         some = Rows(*(part[::every] for part in rows))
-        blocks = self._under(models, some.between(0, cut), some.size)
+        blocks = self._under(models, some.row_range(0, cut), some.size)
         losses = torch.cat([losses for _, _, losses in blocks])
         return race.is_close(losses, cut / rows.y.shape[1])
 
@@ -129,7 +129,7 @@ class Batched:
         count = rows.size if count is None else count
         room_here = working_bytes(models.device, SHARED_BYTES)
         block = max(1, room_here // (k * h * n * models.element_size()))
-        for here, some in rows.blocks(block):
+        for here, some in rows.client_blocks(block):
             samples, y = some.x.flatten(0, 1).flatten(1), some.y.flatten(0, 1)
             z = product(first.flatten(0, 1), samples.T).view(k, h, len(samples))
             if bias is not None:
@@ -142,7 +142,7 @@ class Batched:
     def score(self, models: Tensor, rows: Rows) -> Tensor:
         return torch.cat(
             [
-                self.task.score(self._outputs(weights, some.x), some.y, some.inside)
+                self.task.score(self._outputs(weights, some.x), some.y, some.mask)
                 for _, weights, some in self._blocks(models, rows)
             ]
         )
@@ -162,7 +162,7 @@ class Batched:
             return self._descend_in_sample_space(begin, rows, descent, course)
         found = torch.empty(start.shape, dtype=start.dtype, device=start.device)
         for here, weights, some in self._blocks(start, rows):
-            ends = self._descend(weights, some, descent.of(here))
+            ends = self._descend(weights, some, descent.slice_clients(here))
             torch.cat([end.flatten(1) for end in ends], 1, out=found[here])
         return found
 
@@ -172,7 +172,7 @@ class Batched:
         Gives which they are, their weights layer by layer, and their rows.
         """
         most = cache_bytes(models.device, WEIGHT_BYTES) // (models.shape[1] * models.element_size())
-        for here, some in rows.blocks(even(len(models), most)):
+        for here, some in rows.client_blocks(even(len(models), most)):
             yield here, self._split(rows_of(models, here)), some
 
     def _descend_in_sample_space(
@@ -186,7 +186,7 @@ class Batched:
             place = batches.place.flatten(1)
             if activations is not None:
                 activations = taken(activations, place)
-            rows, ids = rows.at(place), None
+            rows, ids = rows.take(place), None
             place = torch.arange(place.shape[1], device=place.device)
             place = place.view(batches.place.shape[1:]).expand_as(batches.place)
             batches = batches._replace(place=place)
@@ -282,7 +282,7 @@ class Batched:
         for step in range(max(descent.steps)):
             if batches is not None:
                 weight = batches.weight[:, step]
-                x, y, _ = rows.at(batches.place[:, step])
+                x, y, _ = rows.take(batches.place[:, step])
             if terms.none and equal:
                 self._step(now, x, y, weight, descent.lr)
                 continue
@@ -337,7 +337,7 @@ class Batched:
 
     def _slope(self, y: Tensor, weight: Tensor) -> Slope:
         """The derivative of the weighted losses by the outputs."""
-        return lambda output: self.task.slopes(output, y).mul_(weight[:, None])
+        return lambda output: self.task.output_gradients(output, y).mul_(weight[:, None])
 
 
 def of_chosen(z: Tensor, index: Tensor) -> Tensor:

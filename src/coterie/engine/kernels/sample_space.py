@@ -52,8 +52,8 @@ class Course(NamedTuple):
     def of(cls, descent: Descent, width: int) -> Course | None:
         """The course of the first `width` coordinates; None if they are not treated alike."""
         learns, pull = True, 0.0
-        if descent.only is not None:
-            moving = int(descent.only[:width].sum())
+        if descent.part is not None:
+            moving = int(descent.part[:width].sum())
             if moving not in (0, width):
                 return None
             learns = moving > 0
