@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import CoterieError, CoterieWarning, DataError
-from coterie.data.tables.columns import in_order
+from coterie.data.tables.columns import sort_key
 from coterie.flower.enrolment import NodeInfo, read_enrolment
 from coterie.flower.replies import Answers, reported_seconds
 from coterie.flower.settings import App
@@ -76,7 +76,7 @@ class Roster:
         for node in self.nodes.values():
             sizes |= dict(zip(node.names, node.sizes.tolist(), strict=True))
         names = tuple(sizes)
-        return {names[i]: sizes[names[i]] for i in sorted(range(len(names)), key=in_order(names))}
+        return {names[i]: sizes[names[i]] for i in sorted(range(len(names)), key=sort_key(names))}
 
     def number_clients(self, names: list[str]) -> None:
         """Let the run begin with these clients; later ones are left out.
