@@ -60,10 +60,8 @@ def applies(check: Check, algorithm: Algorithm[Any]) -> bool:
 
 def chunks_do_not_matter(algorithm: Any) -> None:
     """One client at a time, the reference, gives the same as all of them at once."""
-    assert_same(
-        short_run(algorithm, small_federation(), chunk=1),
-        short_run(algorithm, small_federation(), chunk=100),
-    )
+    one, two = (short_run(algorithm, small_federation(), chunk=chunk) for chunk in (1, 100))
+    assert_same(one, two)
 
 
 def padding_does_not_matter(algorithm: Any) -> None:
@@ -99,10 +97,7 @@ def same_seed_gives_same_bits(algorithm: Any) -> None:
 
 def other_seed_gives_other_result(algorithm: Any) -> None:
     """The seed is used."""
-    one, two = (
-        short_run(algorithm, small_federation(), seed=1),
-        short_run(algorithm, small_federation(), seed=2),
-    )
+    one, two = (short_run(algorithm, small_federation(), seed=seed) for seed in (1, 2))
     assert not torch.equal(one.models, two.models), "two seeds gave identical models"
 
 
@@ -148,11 +143,11 @@ def empty_cluster_keeps_its_model(algorithm: Any) -> None:
     run = Run(
         algorithm, small_federation(), task_for(algorithm), RunSettings(rounds=1, per_round=1)
     )
-    run._begin()
+    run.training.begin()
     before = run.state.models.clone()
     if len(before) == 1 and not has_setting(algorithm, "k"):
         return  # it begins with one cluster and makes others later
-    clients = run.simulator.at("round", 0, ids=torch.tensor([0]))
+    clients = run.population.at("round", 0, ids=torch.tensor([0]))
     after, info = algorithm.round(run.state, clients)
     empty = torch.ones(len(before), dtype=torch.bool)
     empty[info.cluster] = False
@@ -179,8 +174,8 @@ def missing_replies_are_normal(algorithm: Any) -> None:
     run = short_run(algorithm, small_federation(), lost=0.5)
     assert bool(torch.isfinite(run.models).all()), "models are not finite after lost replies"
     began = Run(algorithm, small_federation(), task_for(algorithm), RunSettings(rounds=1))
-    began._begin()
-    clients = began.simulator.at("round", 0)
+    began.training.begin()
+    clients = began.population.at("round", 0)
     after, info = algorithm.round(began.state, NoReplies(clients))
     assert len(info.ids) == 0
     for name, old, new in zip(after._fields, began.state, after, strict=True):
@@ -193,9 +188,9 @@ def steps_leave_their_inputs_alone(algorithm: Any) -> None:
     data = small_federation()
     x, y = data.train.x.clone(), data.train.y.clone()
     run = Run(algorithm, data, task_for(algorithm), RunSettings(rounds=1))
-    run._begin()
-    algorithm.round(run.state, InputGuard(run.simulator.at("round", 0)))
-    algorithm.serve(run.state, InputGuard(run.simulator.at("serve")))
+    run.training.begin()
+    algorithm.round(run.state, InputGuard(run.population.at("round", 0)))
+    algorithm.serve(run.state, InputGuard(run.population.at("serve")))
     assert torch.equal(x, data.train.x), "features changed"
     assert torch.equal(y, data.train.y), "targets changed"
 
@@ -203,9 +198,9 @@ def steps_leave_their_inputs_alone(algorithm: Any) -> None:
 def metered_bytes_are_the_declared_parts(algorithm: Any) -> None:
     """What the meter counts is what the steps' signatures declare, no more and no less."""
     run = Run(algorithm, small_federation(), task_for(algorithm), RunSettings(rounds=1))
-    run._begin()
+    run.training.begin()
     before = Counter(run.bytes.parts)
-    book = ByteCounter(run._clients("round", 0, ids=torch.arange(len(RAGGED))))
+    book = ByteCounter(run.training.participants.of_round(0))
     algorithm.round(run.state, book)
     metered = Counter(run.bytes.parts)
     metered.subtract(before)

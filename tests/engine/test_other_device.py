@@ -256,7 +256,7 @@ def test_ray_shards_are_on_the_cpu(far):
     settings = RunSettings(device=THERE)
     run = Run(coterie.FedAvg(), checks.small_federation([4, 4]), checks.small_task(), settings)
     with pytest.raises(SettingError, match="`device` must be cpu where clients run in Ray actors"):
-        run.spread(2)
+        run.use_ray(2)
 
 
 def test_a_network_of_machines_is_on_the_cpu(far):
