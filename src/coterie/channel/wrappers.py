@@ -35,9 +35,9 @@ class Tapped:
     tap: Tap
 
     @property
-    def anywhere(self) -> bool:
+    def on_any_device(self) -> bool:
         """Whether uploads are taken in on whatever device they are."""
-        return getattr(self.fold, "anywhere", False)
+        return getattr(self.fold, "on_any_device", False)
 
     def start(self) -> Any:
         return [], self.fold.start()

@@ -15,7 +15,7 @@ from coterie.engine.client_memory import ClientMemory
 from coterie.engine.kernels import kernel_for, sample_space
 from coterie.engine.kernels.batched import Batched
 from coterie.engine.kernels.reference import PerClient
-from coterie.tensors.lazy import Lazy, add_up, select_rows
+from coterie.tensors.lazy import Lazy, add_cluster_sums, select_rows
 
 
 def cohort(task, kernel, sizes, features, outputs, seed):
@@ -108,7 +108,7 @@ def test_choosing_and_training_on_equals_losses_and_training_one_by_one(
             two.descend(model, lr=0.01, steps=3),
         )
         sums = torch.zeros(k, task.layout.size).double()
-        add_up(sums, member, fast)
+        add_cluster_sums(sums, member, fast)
         torch.testing.assert_close(sums, member @ slow)
         torch.testing.assert_close(fast, slow)
     shared = models[:1].expand(len(sizes), -1)
@@ -287,7 +287,7 @@ def test_any_work_in_sample_space_equals_that_on_the_weights(
     assert isinstance(found, Lazy)
     member = torch.rand(2, len(sizes), generator=generator).double()
     sums = torch.zeros(2, task.layout.size).double()
-    add_up(sums, member, found)
+    add_cluster_sums(sums, member, found)
     torch.testing.assert_close(sums, member @ exact)
     torch.testing.assert_close(found, exact)
 

@@ -17,7 +17,7 @@ from coterie.engine.kernels.minibatches import Batches, standing
 from coterie.engine.kernels.objective import Terms
 from coterie.engine.kernels.sample_space import Above, Course, Descending, even, taken
 from coterie.tensors.devices import cache_bytes, working_bytes
-from coterie.tensors.lazy import Lazy, SelectedRows, rows_of, select_rows
+from coterie.tensors.lazy import Lazy, SelectedRows, select_rows, slice_rows
 
 # What the weights of clients that a thread works on at a time may occupy: more than this falls out
 # of the cache and slows down.
@@ -173,7 +173,7 @@ class Batched:
         """
         most = cache_bytes(models.device, WEIGHT_BYTES) // (models.shape[1] * models.element_size())
         for here, some in rows.client_blocks(even(len(models), most)):
-            yield here, self._split(rows_of(models, here)), some
+            yield here, self._split(slice_rows(models, here)), some
 
     def _descend_in_sample_space(
         self, begin: Origin, rows: Rows, descent: Descent, course: Course

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from coterie.engine.kernels.matmul import product
-from coterie.tensors.lazy import SelectedRows, add_up, as_selected_rows, dense
+from coterie.tensors.lazy import SelectedRows, add_cluster_sums, as_selected_rows, dense
 
 # From so many multiplications on a client's product is done by itself rather than as part of a
 # longer one, for which the samples of all clients would have to be copied to one place.
@@ -45,7 +45,7 @@ class Origin:
         if self.shared:
             SelectedRows(models, self.index).add_to(sums, member)
         else:
-            add_up(sums, member, models)
+            add_cluster_sums(sums, member, models)
 
 
 class Moved:
@@ -96,7 +96,7 @@ class Moved:
 
     def add_to(self, sums: Tensor, member: Tensor) -> None:
         first, rest = sums.split([self.width, self.rest.shape[1]], 1)
-        add_up(rest, member, self.rest)
+        add_cluster_sums(rest, member, self.rest)
         for origin, share in self.origins:
             origin.add_to(first, member if share is None else member * share)
         if self.moved is None:
