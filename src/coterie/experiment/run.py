@@ -18,7 +18,9 @@ import torch
 from torch import Tensor
 
 from coterie.algorithms import ALGORITHMS
-from coterie.channel.wrappers import Bytes, Lossy, Metered, Watched
+from coterie.channel.lost_replies import LostReplies
+from coterie.channel.metering import ByteMeter, Metering
+from coterie.channel.progress import CountReplies
 from coterie.core import seeds
 from coterie.core.algorithm import Algorithm, Serving, Start
 from coterie.core.clients import Clients
@@ -82,7 +84,7 @@ class Run:
         self.state: Any = None
         self.records: list[Record] = []
         self.watch = Watch()
-        self.bytes = Bytes()
+        self.bytes = ByteMeter()
         self.start_bytes = [0, 0]  # down and up, before the first round
         self.start_seconds = 0.0
         self._samples = 0
@@ -357,9 +359,9 @@ class Run:
         """Clients behind the wrappers of this run."""
         clients: Clients = self.simulator.at(*address, round=round, ids=ids)
         if self.settings.lost:
-            clients = Lossy(clients, self.settings.lost, (self.settings.seed, *address))
-        clients = Metered(clients, self.bytes)
-        return clients if self._on_reply is None else Watched(clients, self._replied)
+            clients = LostReplies(clients, self.settings.lost, (self.settings.seed, *address))
+        clients = Metering(clients, self.bytes)
+        return clients if self._on_reply is None else CountReplies(clients, self._replied)
 
     def _replied(self, count: int) -> None:
         self._replies += count
