@@ -13,16 +13,16 @@ import statistics
 import time
 from pathlib import Path
 
-from coterie.deploy.commands import (
+from coterie.deploy.flwr_internals import ControlClient, build_bundle
+from coterie.deploy.keys import make_authority, make_node_key
+from coterie.deploy.local import run_local
+from coterie.deploy.process_commands import (
     HOST,
     START_SECONDS,
-    own_home,
+    flower_home,
     superlink_command,
     temporary_folder,
 )
-from coterie.deploy.control import Control, bundled
-from coterie.deploy.keys import make_authority, make_node_key
-from coterie.deploy.local import run_local
 from coterie.deploy.processes import Processes, free_ports
 from coterie.flower.app import write_app
 
@@ -96,13 +96,13 @@ def flower_seconds(home: Path, nodes: int, rounds: int) -> list[float]:
     keys = [make_node_key(home / "keys", f"node-{i}") for i in range(nodes)]
     port, *ports = free_ports(1 + nodes)
     superlink = f"{HOST}:{port}"
-    as_it_comes = {**own_home(home), "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "1"}
+    as_it_comes = {**flower_home(home), "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "1"}
     with Processes(home / "logs", as_it_comes) as processes:
         link = processes.start("superlink", superlink_command(authority, port=port))
         link.wait_for_port(port, seconds=START_SECONDS)
-        with Control(superlink, authority.certificate) as control:
+        with ControlClient(superlink, authority.certificate) as control:
             for number, (key, own) in enumerate(zip(keys, ports, strict=True)):
-                control.register(key.public)
+                control.register_node(key.public)
                 processes.start(
                     f"node-{number}",
                     [
@@ -113,8 +113,8 @@ def flower_seconds(home: Path, nodes: int, rounds: int) -> list[float]:
                     ],
                 )
             settings = {"out": str(out), "nodes": nodes, "rounds": rounds}
-            run = control.start_run(bundled(app), settings)
-            while not (status := control.status(run)).finished:
+            run = control.start_run(build_bundle(app), settings)
+            while not (status := control.run_status(run)).finished:
                 time.sleep(0.5)
             assert status.completed, status.details
     return [float(line) for line in out.read_text().split()]

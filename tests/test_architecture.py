@@ -15,10 +15,10 @@ LAYERS = {
     "vectors": {"core", "tensors"},
     "starts": {"core"},
     "algorithms": {"core", "vectors", "starts"},
-    "networks": set(),
-    "tasks": {"core"},
+    "networks": {"core"},
     "files": set(),
-    "data": {"core", "tasks", "networks", "files"},
+    "data": {"core", "tensors", "files"},
+    "tasks": {"core", "data"},
     "channel": {"core", "tensors"},
     "engine": {"core", "tensors", "data", "channel"},
 }

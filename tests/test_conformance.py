@@ -19,8 +19,8 @@ from coterie import (
     Oracle,
     PerFedAvg,
 )
-from coterie.algorithms import ALGORITHMS
 from coterie.checks import CHECKS, applies
+from coterie.registry import ALGORITHMS
 
 CASES = {
     "ifca": IFCA(k=2),

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.algorithms import ALGORITHMS
+from coterie.registry import ALGORITHMS
 
 DOCS = Path(__file__).parent.parent / "docs"
 HEADINGS = [

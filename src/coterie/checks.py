@@ -33,6 +33,7 @@ from coterie.experiment.run import Run
 from coterie.experiment.settings import RunSettings
 from coterie.experiment.simulate import simulate
 from coterie.tasks import Centre, Classification
+from coterie.tasks.defaults import learns_centres
 
 Check = Callable[[Any], None]
 
@@ -301,10 +302,6 @@ def task_for(algorithm: Any) -> Task:
     return Centre(FEATURES, dtype=torch.float64) if learns_centres(algorithm) else task()
 
 
-def learns_centres(algorithm: Any) -> bool:
-    return getattr(algorithm, "learns", "") == "centres"
-
-
 def restless_task() -> Classification:
     """A network that draws and that has buffers."""
     layers = [nn.Linear(FEATURES, 6), nn.BatchNorm1d(6), nn.Dropout(0.2), nn.Linear(6, CLASSES)]
@@ -382,7 +379,7 @@ class Bookkeeper(Tap):
             self.steps[key] = step
         for name, value in message.items():
             for i in self.ids:
-                sent = value.of(i.view(1)) if isinstance(value, Each) else value
+                sent = value.rows_for(i.view(1)) if isinstance(value, Each) else value
                 self.counts[key, "down", name] += sent.numel() * sent.element_size()
 
         def note(ids: Tensor, upload: Any) -> tuple[Tensor, Any]:

@@ -5,7 +5,7 @@ import coterie
 from coterie import Ditto, FedAvg, Local
 from coterie.algorithms.ditto import State
 from coterie.channel.metering import ByteMeter, Metering
-from coterie.core.task import summary
+from coterie.core.task import task_metrics
 from coterie.engine.simulator import Simulator
 from tests.algorithms.lines import line, simulator, start_of
 
@@ -121,5 +121,5 @@ def test_clients_are_scored_with_their_personal_models():
     run = coterie.simulate(Ditto(), federation, task, rounds=5)
     assert run.models.shape == (8, task.layout.size)
     cohort = run.evaluator.test.cohort(torch.arange(8), 0, (0,))
-    scores = summary(task, cohort.score(run.simulator.memory.rows["personal"]))
+    scores = task_metrics(task, cohort.score(run.simulator.memory.rows["personal"]))
     assert run.metrics["accuracy"] == pytest.approx(scores.metrics["accuracy"])

@@ -123,45 +123,6 @@ def test_a_trunk_is_the_mean_over_participants():
     assert run.state.omega.flatten().tolist() == [0.75, 1.25]
 
 
-def test_the_path_finds_lambda_and_the_clusters():
-    run = coterie.simulate(
-        FPFC(lr=0.125, steps=4, nu=0.5, lambdas=4, path_rounds=30),
-        line([0, 0.2, 0.1, 5, 5.1, 5.2], sizes=[5] * 6),
-        simulator([1], draws=[0]).task,
-        rounds=10,
-    )
-    assert run.clusters.tolist() == [0, 0, 0, 1, 1, 1]
-    assert 0.2 < float(run.state.lam) < 4  # 0.05 to 0.8 of a distance of about 5
-
-
-@pytest.mark.parametrize(("stages", "begin"), [(0, 1.0), (2, 2.3125)])
-def test_models_of_the_best_clusters_train_on_as_long_as_they_serve_better(stages, begin):
-    # A step takes a quarter of the way to 4, from 0. The one lambda of the path is judged by models
-    # after one round: 1. Each stage is another: 4 (1 - 0.75^3) = 2.3125 after two.
-    fpfc = FPFC(lr=0.125, steps=1, lambdas=1, path_rounds=1, stages=stages)
-    run = coterie.simulate(
-        fpfc, line([4, 4], sizes=[5] * 2), simulator([1], draws=[0]).task, rounds=1
-    )
-    assert run.state.omega.flatten().tolist() == [begin + (4 - begin) / 4] * 2
-
-
-def test_models_that_serve_no_better_train_no_longer(monkeypatch):
-    fitted, calls = FPFC._fitted, []
-
-    def counted(*arguments):
-        calls.append(arguments)
-        return fitted(*arguments)
-
-    monkeypatch.setattr(FPFC, "_fitted", counted)
-    coterie.simulate(
-        FPFC(lr=0.125, steps=1, lambdas=1, path_rounds=1, stages=9),
-        line([0, 0], sizes=[5] * 2),
-        simulator([1], draws=[0]).task,
-        rounds=1,
-    )
-    assert len(calls) == 2  # the lambda's, and the first stage, which changed nothing
-
-
 def test_a_must_leave_the_proximal_map_one_minimum():
     with pytest.raises(SettingError, match=r"`a` of FPFC must be greater than 3, got 3"):
         FPFC(rho=0.5, a=3.0)

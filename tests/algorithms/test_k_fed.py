@@ -7,7 +7,7 @@ from coterie.algorithms import k_fed
 from coterie.algorithms.k_fed import local_centres
 from coterie.core.errors import SettingError
 from coterie.engine.simulator import Simulator
-from coterie.experiment.plan import planned
+from coterie.experiment.plan import make_plan
 from tests.algorithms.lines import start_of
 
 
@@ -181,7 +181,7 @@ def test_another_task_is_refused():
 @pytest.mark.parametrize("p", [0.0, 0.25, 0.5, 0.75, 1.0])
 def test_gaussian_clusters_are_found_whatever_the_heterogeneity(p, server):
     words = ["k-fed", "gaussian-clusters", "samples=200", f"heterogeneity={p}", f"server={server}"]
-    plan = planned(words)
+    plan = make_plan(words)
     assert plan.settings.rounds == 1
     run = plan.run(plan.config()).complete()
     assert run.metrics["purity"] == run.metrics["accuracy"] == run.metrics["ari"] == 1.0
@@ -189,5 +189,5 @@ def test_gaussian_clusters_are_found_whatever_the_heterogeneity(p, server):
 
 
 def test_what_the_user_says_is_stronger_than_what_the_algorithm_suggests():
-    plan = planned(["k-fed", "gaussian-clusters", "rounds=3", "fraction=0.5"])
+    plan = make_plan(["k-fed", "gaussian-clusters", "rounds=3", "fraction=0.5"])
     assert (plan.settings.rounds, plan.settings.fraction) == (3, 0.5)

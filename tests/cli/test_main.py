@@ -1,5 +1,6 @@
 """The command line as a person meets it: real processes, real signals, wrong input."""
 
+import itertools
 import json
 import os
 import signal
@@ -11,8 +12,8 @@ import numpy as np
 import pytest
 
 import coterie
-from coterie.algorithms import ALGORITHMS
 from coterie.cli.main import main, new_folder
+from coterie.registry import ALGORITHMS, FEDERATIONS, NETWORKS
 
 SMALL = ["ifca", "rotated-digits", "clients=8", "k=2", "rounds=3"]
 
@@ -274,7 +275,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path, uninterrupte
 def test_list_names_every_algorithm_and_federation(capsys):
     assert main(["list"]) == 0
     out = capsys.readouterr().out
-    for name in (*coterie.algorithms.ALGORITHMS, *coterie.data.FEDERATIONS):
+    for name in (*ALGORITHMS, *FEDERATIONS, *NETWORKS):
         assert name in out
 
 
@@ -285,29 +286,35 @@ def test_describe_tells_settings_and_what_crosses(capsys):
     assert "theta_j = mean of theta_i" in out
     assert "up    model    [m, p] theta_i" in out
     assert main(["describe", "rotated-digits"]) == 0
-    assert "k=4 lr=0.1 steps=10 rounds=60" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "k=4 lr=0.1 steps=10 rounds=60 network=mlp hidden=100" in out
+    assert "Settings of its network, mlp\n  hidden=100  width of the hidden layer" in out
+    assert main(["describe", "cnn"]) == 0
+    assert "hidden=2048  width of the last hidden layer" in capsys.readouterr().out
 
 
 def test_every_setting_says_what_it_means():
-    from coterie.experiment.settings import RunSettings, settings_of
+    from coterie.experiment.settings import NetworkChoice, RunSettings, settings_of
 
     for owner in (
-        *coterie.algorithms.ALGORITHMS.values(),
-        *coterie.data.FEDERATIONS.values(),
+        *ALGORITHMS.values(),
+        *FEDERATIONS.values(),
+        *NETWORKS.values(),
         RunSettings,
+        NetworkChoice,
     ):
         for setting in settings_of(owner):
             assert setting.meaning, f"{owner.__name__}.{setting.name}"
 
 
 def test_one_name_is_one_quantity_everywhere():
-    """A federation and an algorithm that share a setting's name would get one value for both."""
-    from coterie.experiment.settings import RunSettings, settings_of
+    """Owners of a run that share a setting's name would get one value for both."""
+    from coterie.experiment.settings import NetworkChoice, RunSettings, setting_names
 
-    for algorithm in coterie.algorithms.ALGORITHMS.values():
-        for federation in coterie.data.FEDERATIONS.values():
-            names = [s.name for o in (algorithm, federation, RunSettings) for s in settings_of(o)]
-            assert len(names) == len(set(names))
+    shelves = ALGORITHMS.values(), FEDERATIONS.values(), NETWORKS.values()
+    for owners in itertools.product(*shelves):
+        names = setting_names(*owners, RunSettings, NetworkChoice)
+        assert len(names) == len(set(names)), owners
 
 
 @pytest.mark.filterwarnings("default::coterie.CoterieWarning")

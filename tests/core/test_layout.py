@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from coterie.core.errors import SettingError
-from coterie.core.layout import Layout, join, split
+from coterie.core.layout import Layout
 
 
 def network():
@@ -52,12 +52,3 @@ def test_an_unknown_part_is_refused_with_the_near_ones():
 def test_a_module_without_parameters_is_refused():
     with pytest.raises(SettingError, match="ReLU has no parameters to train"):
         Layout(nn.ReLU())
-
-
-def test_join_undoes_split_and_broadcasts_the_trunk():
-    part = torch.tensor([False, True, True, False])
-    models = torch.arange(8.0).view(2, 4)
-    inside, outside = split(part, models)
-    assert torch.equal(join(part, inside, outside), models)
-    shared = join(part, inside, torch.tensor([9.0, 9.0]))
-    assert shared.tolist() == [[9, 1, 2, 9], [9, 5, 6, 9]]

@@ -20,7 +20,7 @@ name = "echo"
 version = "1.0.0"
 description = "Messages that go there and back."
 license = "Apache-2.0"
-dependencies = ["flwr>=1.41,<1.42"]
+dependencies = ["flwr"]
 
 [tool.flwr.app]
 publisher = "coterie"
@@ -46,7 +46,7 @@ from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid, ServerApp
 
-from coterie.deploy.waits import fetch_promptly
+from coterie.deploy.flwr_internals import shorten_fetch_waits
 
 server = ServerApp()
 client = ClientApp()  # the workers have their own
@@ -55,7 +55,7 @@ LOST = (ErrorCode.NODE_UNAVAILABLE, ErrorCode.MESSAGE_UNAVAILABLE)
 
 @server.main()
 def main(grid: Grid, context: Context) -> None:
-    fetch_promptly(5.0)  # a node that is killed may have sent half of a reply
+    shorten_fetch_waits(5.0)  # a node that is killed may have sent half of a reply
     settings = context.run_config
     out = Path(settings["out"])
     out.mkdir(parents=True, exist_ok=True)
@@ -94,7 +94,7 @@ WORKER = """
 import sys
 from pathlib import Path
 from flwr.app import ConfigRecord, Message, RecordDict
-from coterie.deploy.executor import execute
+from coterie.deploy.flwr_internals import answer_messages
 
 def echo(message, context):
     number = message.content["echo"]["number"]
@@ -104,7 +104,7 @@ def echo(message, context):
     return Message(RecordDict({"echo": record}), reply_to=message)
 
 supernode, secret, ready = sys.argv[2:]
-execute(echo, supernode, Path(secret).read_bytes(), Path(ready))
+answer_messages(echo, supernode, Path(secret).read_bytes(), Path(ready))
 """
 
 

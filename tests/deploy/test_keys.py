@@ -87,14 +87,10 @@ def test_only_the_owner_can_read_private_keys(authority, tmp_path):
     assert mode(authority.key) == mode(authority.server_key) == mode(node.private) == 0o600
 
 
-def test_a_node_key_is_what_flower_reads(tmp_path):
-    from flwr.cli.supernode.register import try_load_public_key
-    from flwr.supercore.primitives.asymmetric import public_key_to_bytes
-
+def test_a_node_key_is_ecdsa_on_p_384_in_the_format_of_openssh(tmp_path):
     made = make_node_key(tmp_path, "clinic-1")
     private = serialization.load_ssh_private_key(made.private.read_bytes(), None)
     assert isinstance(private.curve, ec.SECP384R1)
-    assert try_load_public_key(made.public) == public_key_to_bytes(private.public_key())
     assert made.public.read_text().endswith(" clinic-1\n")
 
 

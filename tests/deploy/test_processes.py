@@ -11,9 +11,9 @@ import time
 import pytest
 
 from coterie.core.errors import CoterieError
-from coterie.deploy.processes import MARK, Processes, answers, free_ports, marked
+from coterie.deploy.processes import MARK, Processes, find_marked, free_ports, is_listening
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="prctl is of Linux")
 
 SLEEP = "import time; time.sleep(600)"
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf');" + (
@@ -52,7 +52,7 @@ def with_grandchild(processes):
 def test_grandchildren_in_other_sessions_end_too(tmp_path):
     with Processes(tmp_path) as processes:
         with_grandchild(processes)
-    assert not set(marked(processes.mark))
+    assert not find_marked(processes.mark)
 
 
 def test_orphans_of_a_killed_child_end_too(tmp_path):
@@ -61,11 +61,11 @@ def test_orphans_of_a_killed_child_end_too(tmp_path):
         child.process.kill()
         child.process.wait()
         assert len(processes.alive()) == 1
-    assert not set(marked(processes.mark))
+    assert not find_marked(processes.mark)
 
 
 def test_one_that_does_not_listen_is_killed(tmp_path):
-    with Processes(tmp_path, patience=0.3) as processes:
+    with Processes(tmp_path, stop_seconds=0.3) as processes:
         child = processes.start("deaf", python(DEAF))
         child.wait_for(said(child, "deaf"), "start", 10)
         begin = time.monotonic()
@@ -83,7 +83,7 @@ def test_an_exception_ends_everything_and_goes_on(tmp_path):
 
     with pytest.raises(ZeroDivisionError):
         fail()
-    assert not set(marked(processes.mark))
+    assert not find_marked(processes.mark)
 
 
 def test_processes_of_others_are_left_alone(tmp_path):
@@ -130,12 +130,12 @@ def test_a_signal_ends_everything(tmp_path, number):
         preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # we may be under nohup ourselves
     )
     mark, _ = program.stdout.readline().split()
-    until(lambda: len(set(marked(mark))) == 2)
+    until(lambda: len(find_marked(mark)) == 2)
     program.send_signal(number)
     assert program.stdout.read() == "interrupted set()\n"
     assert program.wait(10) == 0
     program.stdout.close()
-    assert not set(marked(mark))
+    assert not find_marked(mark)
 
 
 def test_nohup_is_respected(tmp_path):
@@ -150,7 +150,7 @@ def test_nohup_is_respected(tmp_path):
         mark, _ = program.stdout.readline().split()
         program.send_signal(signal.SIGHUP)
         time.sleep(0.3)
-        assert len(set(marked(mark))) == 2
+        assert len(find_marked(mark)) == 2
         program.terminate()
         assert program.stdout.read() == "interrupted set()\n"
 
@@ -164,9 +164,9 @@ def test_if_we_are_killed_our_children_are_killed(tmp_path):
     program.wait()
     program.stdout.close()
     try:
-        until(lambda: int(child) not in marked(mark))
+        until(lambda: int(child) not in find_marked(mark))
     finally:
-        for pid in marked(mark):  # the grandchild of this test does not watch its parent
+        for pid in find_marked(mark):  # the grandchild of this test does not watch its parent
             os.kill(pid, signal.SIGKILL)
 
 
@@ -196,8 +196,8 @@ def test_a_server_that_answers_is_found(tmp_path):
     with Processes(tmp_path) as processes:
         child = processes.start("server", [*python(textwrap.dedent(code)), str(port)])
         child.wait_for_port(port, seconds=10)
-        assert answers("127.0.0.1", port)
-    assert not answers("127.0.0.1", port)
+        assert is_listening("127.0.0.1", port)
+    assert not is_listening("127.0.0.1", port)
 
 
 def test_a_command_that_does_not_exist_is_named(tmp_path):
@@ -211,4 +211,4 @@ def test_free_ports_differ_and_can_be_used():
     ports = free_ports(20)
     assert len(set(ports)) == 20
     with socket.create_server(("127.0.0.1", ports[0])):
-        assert answers("127.0.0.1", ports[0])
+        assert is_listening("127.0.0.1", ports[0])

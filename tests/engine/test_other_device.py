@@ -4,6 +4,7 @@ from dataclasses import fields, replace
 
 import pytest
 import torch
+from coterie.networks.augment import RandomCropFlip
 from torch import nn
 
 import coterie
@@ -20,7 +21,6 @@ from coterie.engine.kernels.vmapped import VmappedKernel
 from coterie.engine.simulator import Simulator
 from coterie.experiment.run import Run
 from coterie.experiment.settings import RunSettings
-from coterie.networks.augment import RandomCropFlip
 from coterie.tasks import Classification
 from coterie.vectors.kmeans import Assigned
 from tests.engine.other_device import FAR, Far, Mixed, elsewhere
@@ -164,7 +164,7 @@ def test_models_that_clients_share_are_sent_once(far):
     models = torch.arange(6.0).view(2, 3)
     sent = many._download(Each(models, torch.tensor([1, 0])))
     assert isinstance(sent.rows, Far)
-    assert sent.of(torch.tensor([0])).tolist() == [[3, 4, 5]]
+    assert sent.rows_for(torch.tensor([0])).tolist() == [[3, 4, 5]]
     own = Each(models)  # rows of which each client gets one are sent chunk by chunk
     assert many._download(own) is own
 
@@ -188,12 +188,12 @@ def test_linear_stacks_are_batched_and_chunks_are_larger_elsewhere(far):
 
 
 def left_behind(self):
-    """`Rows.inside` as it would be for one device only."""
+    """`Rows.mask` as it would be for one device only."""
     return torch.arange(self.y.shape[1], device="cpu") < self.size[:, None]
 
 
 def test_a_tensor_that_is_left_behind_is_noticed(known, monkeypatch):
-    monkeypatch.setattr(Rows, "inside", property(left_behind))
+    monkeypatch.setattr(Rows, "mask", property(left_behind))
     with pytest.raises(Mixed, match="on the CPU"):
         both(coterie.FedAvg(steps=1), checks.task())
 

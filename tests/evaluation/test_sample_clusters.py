@@ -9,7 +9,7 @@ import torch
 import coterie
 from coterie import Centre, Federation, KFed
 from coterie.engine.simulator import Simulator
-from coterie.experiment.plan import planned
+from coterie.experiment.plan import make_plan
 
 
 def federation(**facts):
@@ -84,7 +84,7 @@ def test_a_table_is_clustered_and_its_label_only_scores(table):
     runs = []
     for label in ("kind", "price"):
         words = ["k-fed", str(table), "client=shop", f"label={label}", "features=weight", "k=2"]
-        plan = planned(words)
+        plan = make_plan(words)
         runs.append(plan.run(plan.config()).complete())
     named, real = runs
     assert named.metrics["accuracy"] == named.metrics["ari"] == 1.0
@@ -93,7 +93,7 @@ def test_a_table_is_clustered_and_its_label_only_scores(table):
 
 
 def test_the_page_of_a_table_has_the_names_of_its_classes(table, tmp_path):
-    plan = planned(["k-fed", str(table), "client=shop", "label=kind", "k=2"])
+    plan = make_plan(["k-fed", str(table), "client=shop", "label=kind", "k=2"])
     run = plan.run(plan.config())
     run.use(tmp_path / "run")
     run.complete()

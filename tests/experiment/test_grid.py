@@ -12,7 +12,7 @@ from coterie.core.errors import CheckpointError, CoterieError, SettingError
 from coterie.data.federation import Samples
 from coterie.engine.copies.shared_work import SharedWork
 from coterie.experiment.grid import Grid
-from coterie.experiment.plan import planned, planned_again
+from coterie.experiment.plan import make_plan, plan_again
 from coterie.experiment.run import Run
 from coterie.experiment.settings import RunSettings
 from tests.algorithms.lines import line
@@ -164,19 +164,19 @@ def test_if_all_diverge_that_is_said():
 
 def test_wrong_grids_are_refused(mixture):
     with pytest.raises(SettingError, match="`lr` of IFCA must be greater than 0, got -1"):
-        planned(["ifca", "linear-mixture", "lr=0.1,-1"])
+        make_plan(["ifca", "linear-mixture", "lr=0.1,-1"])
     with pytest.raises(SettingError, match=r"`lr` must be a number, got $"):
-        planned(["ifca", "linear-mixture", "lr=0.1,"])
+        make_plan(["ifca", "linear-mixture", "lr=0.1,"])
     with pytest.raises(SettingError, match=r"the same value twice: 1,1\.0"):
-        planned(["ifca", "linear-mixture", "lr=1,1.0"])
+        make_plan(["ifca", "linear-mixture", "lr=1,1.0"])
     with pytest.raises(SettingError, match="`lr` is given twice"):
-        planned(["ifca", "linear-mixture", "lr=1,2", "lr=3"])
+        make_plan(["ifca", "linear-mixture", "lr=1,2", "lr=3"])
     with pytest.raises(SettingError, match="`clients` must be a whole number, got 8,9"):
-        planned(["ifca", "linear-mixture", "clients=8,9"])
+        make_plan(["ifca", "linear-mixture", "clients=8,9"])
     with pytest.raises(SettingError, match="IFCA has no setting named rate"):
         coterie.simulate(coterie.IFCA(), *mixture, grid={"rate": [1, 2]})
     with pytest.raises(SettingError, match="`starts` of RunSettings must be at least 1, got 0"):
-        planned(["ifca", "linear-mixture", "starts=0"])
+        make_plan(["ifca", "linear-mixture", "starts=0"])
 
 
 WORDS = ["run", "ifca", "linear-mixture", "clients=8", "samples=12", "features=6", "start=random"]
@@ -236,12 +236,12 @@ def test_an_interrupted_grid_goes_on_where_it_was(folder, tmp_path, capsys, monk
 def test_a_resumed_grid_keeps_its_settings_and_needs_its_files(folder, tmp_path, capsys):
     path, _ = folder
     config = json.loads((path / "config.json").read_text())
-    assert planned_again(config, ["lr=0.05,0.1"]).grid == {"lr": (0.05, 0.1)}
+    assert plan_again(config, ["lr=0.05,0.1"]).grid == {"lr": (0.05, 0.1)}
     with pytest.raises(SettingError, match=r"`lr` is 0\.05,0\.1, got 0\.1"):
-        planned_again(config, ["lr=0.1"])
+        plan_again(config, ["lr=0.1"])
     config["settings"]["lr"] = "0.05,0.1000"
     with pytest.raises(CheckpointError, match="impossible value for lr"):
-        planned_again(config, [])
+        plan_again(config, [])
     shutil.copytree(path, tmp_path / "cut")
     lines = (path / "copies.jsonl").read_text().splitlines()
     (tmp_path / "cut" / "copies.jsonl").write_text("\n".join(lines[:3]) + "\n")

@@ -5,7 +5,7 @@ import pytest
 from coterie.cli import main as cli
 from coterie.core.errors import SettingError
 from coterie.experiment import recipes
-from coterie.experiment.plan import planned
+from coterie.experiment.plan import make_plan
 
 ALL = recipes.all_recipes()
 
@@ -17,7 +17,7 @@ def test_every_entry_can_be_run_and_every_name_is_known(recipe):
     for mode in recipes.MODES:
         assert recipe.minutes[mode] > 0
         for entry in recipe.chosen(mode).values():
-            planned([*entry.words(mode), "seed=0"])
+            make_plan([*entry.words(mode), "seed=0"])
     for entry in recipe.entries:
         assert set(entry.tolerance) <= set(entry.published)
     for order in recipe.order:

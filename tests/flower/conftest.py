@@ -1,3 +1,3 @@
 """What the tests here share is not looked through for examples: it needs Flower to be imported."""
 
-collect_ignore = ["echo.py", "fake.py"]
+collect_ignore = ["fake.py"]

@@ -7,8 +7,8 @@ from typing import Any
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from coterie.experiment.plan import planned
-from coterie.flower.node import NodeFile, Worker
+from coterie.experiment.plan import make_plan
+from coterie.flower.node import NodeFile, NodeWorker
 from coterie.flower.settings import App, NetworkSettings
 
 Change = Callable[[Message], Message | None]  # what becomes of a reply; None: it is lost
@@ -19,7 +19,7 @@ class FakeGrid:
 
     def __init__(self, app: App, files: Iterable[NodeFile]) -> None:
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
-        self.workers = {number: Worker(file) for number, file in enumerate(files, 1)}
+        self.workers = {number: NodeWorker(file) for number, file in enumerate(files, 1)}
         self.config = app.config()
         self.offline: set[int] = set()
         self.change: dict[int, Change] = {}
@@ -62,7 +62,7 @@ class FakeGrid:
 
 def app_of(*words: str, **network: Any) -> App:
     """The app of a line of `coterie run`."""
-    return App(planned(list(words)), NetworkSettings(**network))
+    return App(make_plan(list(words)), NetworkSettings(**network))
 
 
 def thirds(folder: Path, count: int = 3) -> list[NodeFile]:

@@ -8,7 +8,7 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
 from coterie.cli import main as cli
 from coterie.core.errors import SettingError
-from coterie.experiment.plan import planned
+from coterie.experiment.plan import make_plan
 from coterie.experiment.settings import setting_names
 from coterie.flower.app import app_of, read_app
 from coterie.flower.node import NodeFile
@@ -36,12 +36,11 @@ TABLE = ["client=hospital", "label=outcome", "k=2", "start=random", "rounds=3", 
 
 
 def test_no_setting_of_the_network_has_the_name_of_another():
-    from coterie.algorithms import ALGORITHMS
-    from coterie.data import FEDERATIONS
     from coterie.experiment.settings import RunSettings
+    from coterie.registry import ALGORITHMS, FEDERATIONS, NETWORKS
 
     own = set(setting_names(NetworkSettings))
-    for owner in (RunSettings, *ALGORITHMS.values(), *FEDERATIONS.values()):
+    for owner in (RunSettings, *ALGORITHMS.values(), *FEDERATIONS.values(), *NETWORKS.values()):
         assert not own & set(setting_names(owner)), owner
 
 
@@ -140,5 +139,5 @@ def test_shares_are_all_clients_once():
 
 
 def test_an_app_runs_as_planned():
-    plan = planned(["k-fed", "gaussian-clusters"])
+    plan = make_plan(["k-fed", "gaussian-clusters"])
     assert App.of(App(plan, NetworkSettings()).config()).plan.algorithm == plan.algorithm

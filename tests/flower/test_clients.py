@@ -12,9 +12,9 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 from flwr.app import ArrayRecord, Error, Message
 
 from coterie.core.errors import CheckpointError, CoterieError, CoterieWarning
-from coterie.experiment.plan import planned
+from coterie.experiment.plan import make_plan
 from coterie.flower import roster
-from coterie.flower.node import Node, Worker
+from coterie.flower.node import Node, NodeWorker
 from coterie.flower.server import serve
 from coterie.flower.wire import BadPacket, Packet, packed, unpacked
 from tests.flower.fake import FakeGrid, app_of, thirds
@@ -24,7 +24,7 @@ IFCA = ["ifca", *DIGITS, "k=2", "start=random", "rounds=3"]
 
 
 def simulated(words):
-    plan = planned(words)
+    plan = make_plan(words)
     run = plan.run(plan.config())
     run.complete()
     return run
@@ -328,7 +328,7 @@ def test_a_node_that_comes_back_is_recognised(tmp_path, monkeypatch):
     def after_the_first(reply):
         steps.append(reply)
         if len(steps) == 1:  # it is gone after its first reply, and comes back as node 7
-            grid.workers[7] = Worker(grid.workers.pop(3).file)
+            grid.workers[7] = NodeWorker(grid.workers.pop(3).file)
         return reply
 
     run = deployed(tmp_path, IFCA, {3: after_the_first}, grid=grid)
@@ -345,7 +345,7 @@ def test_strangers_and_impostors_are_left_out(tmp_path, monkeypatch):
     def joined_later(reply):
         if not late:
             late.append(reply)
-            grid.workers[8] = Worker(thirds(tmp_path)[0])  # the clients of node 1 again
+            grid.workers[8] = NodeWorker(thirds(tmp_path)[0])  # the clients of node 1 again
         return reply
 
     run = deployed(tmp_path, IFCA, {3: joined_later}, grid=grid)

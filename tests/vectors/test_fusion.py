@@ -62,11 +62,11 @@ class Dense:
         self.theta = torch.zeros(m, m, p).double()
         self.v = torch.zeros(m, m, p).double()
 
-    def update(self, omega, touched, rho, shrink):
+    def update(self, omega, active, rho, shrink):
         m = len(omega)
         for i in range(m):
             for j in range(i + 1, m):
-                if not touched[i, j]:
+                if not active[i, j]:
                     continue
                 difference = omega[i] - omega[j]
                 delta = difference + self.v[i, j] / rho
@@ -105,7 +105,7 @@ def test_one_vector_and_one_number_per_pair_are_the_whole_state(monkeypatch, pen
             return fusion.l1(norm, lam=0.5, rho=rho)
         return fusion.scad(norm, lam=0.5, a=3.0, rho=rho, xi=1e-3)
 
-    dense, pairs, fewest = Dense(m, p), fusion.together(torch.zeros(m, p).double()), m * m
+    dense, pairs, fewest = Dense(m, p), fusion.all_pairs(torch.zeros(m, p).double()), m * m
     for omega, active in moving(m, p, 40):
         dense.update(omega, either(active), rho, shrink)
         pairs, zeta = fusion.update(pairs, omega, either(active), shrink, forget=True)
@@ -126,7 +126,7 @@ def test_pairs_without_a_participant_stay_as_they_are():
         return fusion.scad(norm, lam=1.0, a=3.7, rho=1.0, xi=1e-3)
 
     m = 6
-    pairs = fusion.together(torch.zeros(m, 2).double())
+    pairs = fusion.all_pairs(torch.zeros(m, 2).double())
     generator = torch.Generator().manual_seed(1)
     for _ in range(5):
         omega = torch.randn(m, 2, generator=generator).double()
@@ -142,7 +142,7 @@ def test_pairs_without_a_participant_stay_as_they_are():
 
 
 def test_an_update_leaves_the_old_pairs_alone():
-    pairs = fusion.together(torch.zeros(4, 2))
+    pairs = fusion.all_pairs(torch.zeros(4, 2))
     copy = fusion.Pairs(*(tensor.clone() for tensor in pairs))
     omega = 100 * torch.eye(4, 2)
     everybody = torch.ones(4, 4, dtype=torch.bool)
@@ -164,15 +164,15 @@ from coterie.vectors import fusion
 shrink = partial(fusion.scad, lam=1.0, a=3.7, rho=1.0, xi=1e-3)
 generator = torch.Generator().manual_seed(0)
 omega = torch.zeros(1000, 610)
-pairs = fusion.together(omega)
+pairs = fusion.all_pairs(omega)
 slowest = 0.0
 for _ in range(4):
     ids = torch.randperm(1000, generator=generator)[:300]
     moved = 0.1 * torch.randn(300, 610, generator=generator) + (ids % 4)[:, None] / 10
     omega = omega.index_put((ids,), moved)
     began = time.process_time()
-    touched = fusion.touched(1000, ids, both=False)
-    pairs, zeta = fusion.update(pairs, omega, touched, shrink, forget=True)
+    active = fusion.active_pairs(1000, ids, both=False)
+    pairs, zeta = fusion.update(pairs, omega, active, shrink, forget=True)
     slowest = max(slowest, time.process_time() - began)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, slowest)
 """

@@ -47,7 +47,6 @@ from coterie.algorithms.steps import HeldOutLoss, held_out_loss, with_newcomers
 from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.clients import Clients, Each, on_client
 from coterie.core.cohort import Cohort
-from coterie.core.layout import split
 from coterie.core.local_training import LocalTraining
 from coterie.core.settings import setting
 from coterie.core.validate import at_least, at_most_clients, fraction, one_of
@@ -116,14 +115,14 @@ class FeSEM(LocalTraining):
 
     def round(self, state: State, clients: Clients) -> tuple[State, Info]:
         k = len(state.models)
-        part = clustered_part(clients.task.layout, self.part)
-        centres = split(part, state.models)[0]
+        clustered = clustered_part(clients.task.layout, self.part)
+        centres = clustered.parts(state.models)[0]
         clients, cluster = with_newcomers(self.choose, state.models, state.cluster, clients)
 
         def expectation(ids: Tensor, model: Tensor) -> Tensor:
             if clients.round % self.recluster:
                 return cluster[ids]
-            return nearest(split(part, model)[0], centres)
+            return nearest(clustered.parts(model)[0], centres)
 
         fold = Assigned(k, expectation, by_size=self.weighting == "size")
         ids, up = clients.run(self.train, fold=fold, model=Each(state.models, cluster))
@@ -152,13 +151,14 @@ class FeSEM(LocalTraining):
         return held_out_loss(cohort, self.kept, model)
 
     def training_samples(self, cohort: Cohort) -> Cohort:
-        return cohort.using(self.kept)
+        return cohort.training_part(self.kept)
 
     def _trained(self, cohort: Cohort, centre: Tensor, round: int) -> Tensor:
         """Models [m, d] after local training from each client's centre, with the pull of (3.8)."""
         if not self.pull:
             return self.local_update(cohort, centre, round=round)
-        strength = self.pull * clustered_part(cohort.task.layout, self.part).to(centre.dtype)
+        part = clustered_part(cohort.task.layout, self.part).part
+        strength = self.pull * part.to(centre.dtype)
         return self.local_update(cohort, centre, pull=strength, anchor=centre, round=round)
 
     def _common(self, start: Start) -> Tensor:

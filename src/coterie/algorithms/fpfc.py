@@ -34,18 +34,18 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.algorithms import steps
+from coterie.algorithms import fpfc_path, steps
 from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.clients import Clients, Each, merge_answers, on_client
 from coterie.core.cohort import Cohort
 from coterie.core.errors import SettingError
-from coterie.core.layout import Layout, join, split
 from coterie.core.local_training import LocalTraining
 from coterie.core.settings import setting
+from coterie.core.shared_trunk import SharedTrunk
+from coterie.core.task import Task
 from coterie.core.validate import above, at_least, between, one_of
 from coterie.vectors import fusion
-from coterie.vectors.folds import ByCluster
-from coterie.vectors.fusion import Pairs, together
+from coterie.vectors.fusion import Pairs
 
 
 class State(NamedTuple):
@@ -59,25 +59,16 @@ class State(NamedTuple):
     norm: Tensor  # [q]
     scale: Tensor  # [q]
 
+    @property
+    def pairs(self) -> Pairs:
+        """What is kept of theta_ij and v_ij."""
+        return Pairs(self.pair, self.delta, self.norm, self.scale)
+
 
 class Upload(NamedTuple):
     omega: Tensor  # [m, p] omega_i
     trunk: Tensor  # [m, d - p] the rest of the model
     size: Tensor  # [m] samples n_i
-
-
-class Slope(NamedTuple):
-    gradient: Tensor  # [m, p] grad f_i at omega^0
-
-
-class Fitted(NamedTuple):
-    cluster: Tensor  # [m]
-    model: Tensor  # [m, d] model trained in the cluster, without fusion
-    size: Tensor  # [m] samples n_i
-
-
-class HeldOut(NamedTuple):
-    loss: Tensor  # [m] mean loss on the samples held out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,21 +114,23 @@ class FPFC(LocalTraining):
         between(self, "hold", 0, 1)
 
     def init(self, start: Start) -> State:
-        own, trunk = split(start.task.layout.part(self.part), start.models(1)[0])
+        own, trunk = self.fused(start.task).parts(start.models(1)[0])
         omega = own.repeat(start.clients, 1)
         size = torch.zeros(start.clients, dtype=torch.long)
-        state = State(omega, omega, trunk, size, omega.new_tensor(self.lam), *together(omega))
-        return state if self.lam else self._warmed_up(state, start)
+        pairs = fusion.all_pairs(omega)
+        state = State(omega, omega, trunk, size, omega.new_tensor(self.lam), *pairs)
+        return state if self.lam else fpfc_path.best_on_path(self, state, start)
 
     def round(self, state: State, clients: Clients) -> tuple[State, Info]:
         lam = 0.0 if clients.round < self.apart else float(state.lam)
-        ids, state = self._advance(state, clients, lam, torch.tensor(1.0))
-        cluster = self._clusters(state)
+        ids, state = self.advance(state, clients, lam, torch.tensor(1.0))
+        cluster = self.clusters(state)
         return state, Info(ids, cluster[ids], int(cluster.max()) + 1)
 
     def serve(self, state: State, clients: Clients) -> Serving:
-        cluster = self._clusters(state)
-        models = self._models(state, cluster, clients.task.layout)
+        cluster = self.clusters(state)
+        mean = fusion.cluster_means(state.omega, cluster, state.size)
+        models = self.fused(clients.task).whole(mean, state.trunk)
         heard = torch.where(state.size > 0, cluster, -1)
         clients, cluster = steps.with_newcomers(self.choose, models, heard, clients)
         return Serving(models, clients.ids, cluster[clients.ids])
@@ -151,32 +144,18 @@ class FPFC(LocalTraining):
 
     @on_client
     def train(self, cohort: Cohort, zeta: Tensor, trunk: Tensor, share: Tensor) -> Upload:
-        part = cohort.task.layout.part(self.part)
-        begin, anchor = join(part, cohort.recall("omega"), trunk), join(part, zeta, trunk)
-        used = cohort.using(float(share))
-        end = self.local_update(used, begin, pull=self.rho * part, anchor=anchor)
-        omega, trunk = split(part, end)
+        fused = self.fused(cohort.task)
+        omega = fused.whole(cohort.recall("omega"), trunk)
+        anchor, pull = fused.whole(zeta, trunk), self.rho * fused.part
+        used = cohort.training_part(float(share))
+        omega, trunk = fused.parts(self.local_update(used, omega, pull=pull, anchor=anchor))
         cohort.keep("omega", omega)
         return Upload(omega, trunk, cohort.size)
 
     choose = steps.choose
+    slope, fit, judge = fpfc_path.slope, fpfc_path.fit, fpfc_path.judge
 
-    @on_client
-    def slope(self, cohort: Cohort, model: Tensor) -> Slope:
-        gradient = cohort.gradient(model.expand(len(cohort), -1))
-        return Slope(gradient[:, cohort.task.layout.part(self.part)])
-
-    @on_client
-    def fit(self, cohort: Cohort, model: Tensor, cluster: Tensor) -> Fitted:
-        kept = cohort.using(1 - self.hold)
-        return Fitted(cluster, self.local_update(kept, model), cohort.size)
-
-    @on_client
-    def judge(self, cohort: Cohort, model: Tensor) -> HeldOut:
-        held_out = cohort.split(1 - self.hold)[1]
-        return HeldOut(held_out.loss(model[:, None])[:, 0])
-
-    def _advance(
+    def advance(
         self, state: State, clients: Clients, lam: float, share: Tensor
     ) -> tuple[Tensor, State]:
         """Who answered and the state after a round; devices train on a share of their samples."""
@@ -190,66 +169,22 @@ class FPFC(LocalTraining):
         if up is None:
             return ids, state
         omega = state.omega.index_put((ids,), up.omega)
-        pairs, zeta = self._fuse(Pairs(*state[-4:]), omega, ids, lam)
+        pairs, zeta = self.fuse(state.pairs, omega, ids, lam)
         size, trunk = state.size.index_put((ids,), up.size), up.trunk.mean(0)
         return ids, State(omega, zeta, trunk, size, state.lam, *pairs)
 
-    def _fuse(self, pairs: Pairs, omega: Tensor, ids: Tensor, lam: float) -> tuple[Pairs, Tensor]:
-        """The pairs and zeta after the devices `ids` have moved to their rows of omega."""
+    def fuse(self, pairs: Pairs, omega: Tensor, ids: Tensor, lam: float) -> tuple[Pairs, Tensor]:
+        """theta_ij and v_ij of the pairs, and zeta, after devices `ids` moved to omega [m, p]."""
         shrink = partial(fusion.l1, lam=lam, rho=self.rho)
         if self.penalty == "scad":
             shrink = partial(fusion.scad, lam=lam, a=self.a, rho=self.rho, xi=self.xi)
-        touched = fusion.touched(len(omega), ids, both=self.pairs == "both")
-        return fusion.update(pairs, omega, touched, shrink, forget=self.pairs == "either")
+        active = fusion.active_pairs(len(omega), ids, both=self.pairs == "both")
+        return fusion.update(pairs, omega, active, shrink, forget=self.pairs == "either")
 
-    def _clusters(self, state: State) -> Tensor:
+    def clusters(self, state: State) -> Tensor:
         """The cluster of every device, [m]."""
-        return fusion.components(Pairs(*state[-4:]), state.omega, self.nu)
+        return fusion.components(state.pairs, state.omega, self.nu)
 
-    def _models(self, state: State, cluster: Tensor, layout: Layout) -> Tensor:
-        """The model of every cluster [k, d]: the mean of its devices', weighted by n_i."""
-        mean = fusion.cluster_means(state.omega, cluster, state.size)
-        return join(layout.part(self.part), mean, state.trunk)
-
-    def _warmed_up(self, state: State, start: Start) -> State:
-        """The best clusters and models on a path of lambdas, falling from where all are one."""
-        part = start.task.layout.part(self.part)
-        common = join(part, state.omega[0], state.trunk)
-        ids, up = start.everybody().run(self.slope, model=common)
-        top = float(torch.pdist(up.gradient).max()) if len(ids) > 1 else 1.0
-        best, lams, least = Tensor(), [0.0], torch.inf
-        used = torch.tensor(1 - self.hold, dtype=torch.float64)  # as exact as where it is judged
-        for lam in (top * self.lam_least ** torch.linspace(0, 1, self.lambdas).double()).tolist():
-            for r in range(self.path_rounds):
-                state = self._advance(state, start.sample(r), lam, used)[1]
-            cluster = self._clusters(state)
-            if torch.equal(cluster, best):
-                lams.append(lam)
-                continue
-            fitted, loss = self._fitted(cluster, common.repeat(int(cluster.max()) + 1, 1), start)
-            if loss <= least:
-                best, models, lams, least = cluster, fitted, [lam], loss
-            if len(fitted) > start.clients / 2:
-                break  # from here on clusters only fall apart
-        for stage in range(1, self.stages + 1):
-            fitted, loss = self._fitted(best, models, start, stage)
-            if not loss < least:
-                break
-            models, least = fitted, loss
-        own, trunk = split(part, models)
-        lam, omega = fusion.widest(lams, self.a, own), own[best]
-        pairs, zeta = self._fuse(together(omega), omega, torch.arange(len(omega)), lam)
-        unheard = torch.zeros_like(state.size)  # devices have yet to hear of their new start
-        return State(omega, zeta, trunk.mean(0), unheard, omega.new_tensor(lam), *pairs)
-
-    def _fitted(
-        self, cluster: Tensor, models: Tensor, start: Start, stage: int = 0
-    ) -> tuple[Tensor, float]:
-        """Models [k, d] trained on in given clusters [m]; their mean loss on what is held out."""
-        fold = ByCluster(len(models), by_size=True)
-        for r in range(stage * self.path_rounds, (stage + 1) * self.path_rounds):
-            model = Each(models, cluster)
-            _, up = start.sample(r).run(self.fit, fold=fold, model=model, cluster=Each(cluster))
-            models = up.mean("model", empty=models)
-        ids, held_out = start.everybody().run(self.judge, model=Each(models, cluster))
-        return models, float(held_out.loss.mean()) if len(ids) else torch.inf
+    def fused(self, task: Task) -> SharedTrunk:
+        """What of a model is each device's own and fused in pairs."""
+        return SharedTrunk(task.layout.part(self.part))

@@ -23,8 +23,7 @@ Differences from the paper
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -32,17 +31,18 @@ from torch import Tensor
 
 from coterie import starts
 from coterie.algorithms import steps
-from coterie.algorithms.fedavg import FedAvg
-from coterie.algorithms.steps import Choice, Losses
+from coterie.algorithms.ifca_start import initial_models, initial_trunk
 from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.clients import Clients, Each, on_client
 from coterie.core.cohort import Cohort
 from coterie.core.errors import SettingError
-from coterie.core.layout import Layout, join, keeps_statistics, split
+from coterie.core.layout import keeps_statistics
 from coterie.core.local_training import LocalTraining
 from coterie.core.settings import setting
+from coterie.core.shared_trunk import SharedTrunk
+from coterie.core.task import Task
 from coterie.core.validate import at_least, at_most_clients, one_of
-from coterie.vectors.folds import ByCluster
+from coterie.vectors.folds import ByCluster, Grouped
 
 
 class State(NamedTuple):
@@ -83,16 +83,14 @@ class IFCA(LocalTraining):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(self, "k", 1)
         one_of(self, "average", ["models", "gradients"])
         one_of(self, "weighting", ["equal", "size"])
         one_of(self, "share", ["none", "joint", "frozen"])
-        at_least(self, "trunk_rounds", 0)
-        at_least(self, "stable", 0)
-        at_least(self, "recheck", 1)
         one_of(self, "start", starts.POLICIES)
-        at_least(self, "tries", 1)
-        at_least(self, "start_rounds", 1)
+        for name in ("k", "recheck", "tries", "start_rounds"):
+            at_least(self, name, 1)
+        for name in ("trunk_rounds", "stable"):
+            at_least(self, name, 0)
 
     def init(self, start: Start) -> State:
         at_most_clients(self, "k", start.clients)
@@ -101,44 +99,21 @@ class IFCA(LocalTraining):
                 "`average` of IFCA must be models for a network with batch normalisation, whose "
                 "running statistics have no gradient, got gradients"
             )
-        own = self._own(start.task.layout)
-        trunk = split(own, self._trunk(start))[1]
-        trial = starts.Trial(
-            k=self.k,
-            start=start,
-            draw=lambda attempt: split(own, start.models(self.k, attempt))[0],
-            losses=partial(steps.ask_losses, self.losses, trunk=trunk),
-            advance=lambda models, clients: self._advance(models, trunk, clients, self.average),
-            teach=lambda model, client: self._advance(model, trunk, client, "models"),
-        )
-        models = starts.POLICIES[self.start](trial, self.tries, self.start_rounds)
-        return State(models, trunk, torch.full((start.clients,), -1), torch.tensor(0))
+        trunk, unknown = initial_trunk(self, start), torch.full((start.clients,), -1)
+        state = State(torch.empty(0), trunk, unknown, torch.tensor(0))
+        return state._replace(models=initial_models(self, state, start))
 
     def round(self, state: State, clients: Clients) -> tuple[State, Info]:
-        fold = ByCluster(self.k, by_size=self.weighting == "size")
-        if self._identities_rest(state, clients):
-            ids, up = clients.run(
-                self.train_own,
-                fold=fold,
-                model=Each(state.models, state.cluster),
-                trunk=state.trunk,
-                cluster=Each(state.cluster),
-            )
-        else:
-            ids, up = clients.run(self.train, fold=fold, models=state.models, trunk=state.trunk)
-
-        trunk = state.trunk
+        ids, up = self._answers(state, clients)
+        trains_trunk = self.share == "joint"
         if self.average == "gradients":
             step = self.rate(clients.round)
             step /= clients.population if self.weighting == "equal" else up.weight
             models = state.models - step * up.sum("model")
-            if self.share == "joint":
-                trunk = state.trunk - step * up.sum("trunk").sum(0)
+            trunk = state.trunk - step * up.sum("trunk").sum(0) if trains_trunk else state.trunk
         else:
             models = up.mean("model", empty=state.models)
-            if self.share == "joint":
-                trunk = up.pooled_mean("trunk", empty=state.trunk)
-
+            trunk = up.pooled_mean("trunk", empty=state.trunk) if trains_trunk else state.trunk
         changed = bool((state.cluster[ids] != up.cluster).any())
         stable = torch.zeros_like(state.stable) if changed else state.stable + 1
         cluster = state.cluster.index_put((ids,), up.cluster)
@@ -146,61 +121,53 @@ class IFCA(LocalTraining):
 
     def serve(self, state: State, clients: Clients) -> Serving:
         ids, up = clients.run(self.choose, models=state.models, trunk=state.trunk)
-        models = join(self._own(clients.task.layout), state.models, state.trunk)
+        models = self.sharing(clients.task).whole(state.models, state.trunk)
         return Serving(models, ids, up.cluster)
 
     @on_client
     def train(self, cohort: Cohort, models: Tensor, trunk: Tensor) -> Upload:
-        chosen = cohort.choose(join(self._own(cohort.task.layout), models, trunk))
-        return self._trained(cohort, chosen.model, chosen.cluster)
+        best = cohort.choose(self.sharing(cohort.task).whole(models, trunk))
+        return self._train(cohort, best.model, best.cluster)
 
     @on_client
     def train_own(self, cohort: Cohort, model: Tensor, trunk: Tensor, cluster: Tensor) -> Upload:
-        return self._trained(cohort, join(self._own(cohort.task.layout), model, trunk), cluster)
+        return self._train(cohort, self.sharing(cohort.task).whole(model, trunk), cluster)
 
-    def _trained(self, cohort: Cohort, whole: Tensor, cluster: Tensor) -> Upload:
-        """What clients send that train whole models [m, d] of their clusters."""
-        own = self._own(cohort.task.layout)
+    @on_client
+    def choose(self, cohort: Cohort, models: Tensor, trunk: Tensor) -> steps.Choice:
+        return steps.choose(self, cohort, self.sharing(cohort.task).whole(models, trunk))
+
+    @on_client
+    def losses(self, cohort: Cohort, models: Tensor, trunk: Tensor) -> steps.Losses:
+        return steps.losses(self, cohort, self.sharing(cohort.task).whole(models, trunk))
+
+    def sharing(self, task: Task) -> SharedTrunk:
+        """What of a model each cluster has of its own: all of it, or the head."""
+        return SharedTrunk(task.layout.part("all" if self.share == "none" else self.head))
+
+    def _train(self, cohort: Cohort, model: Tensor, cluster: Tensor) -> Upload:
+        """What clients send that train a whole model each [m, d], that of their cluster."""
+        sharing, frozen = self.sharing(cohort.task), self.share == "frozen"
         if self.average == "gradients":
-            result = cohort.gradient(whole, batch=self.batch, weight_decay=self.weight_decay)
+            trained = cohort.gradient(model, batch=self.batch, weight_decay=self.weight_decay)
         else:
-            result = self.local_update(cohort, whole, only=own if self.share == "frozen" else None)
-        model, trunk = split(own, result)
-        if self.share == "frozen":
-            trunk = trunk[:, :0]
-        return Upload(cluster, model, trunk, cohort.size)
+            trained = self.local_update(cohort, model, part=sharing.part if frozen else None)
+        own, trunk = sharing.parts(trained)
+        return Upload(cluster, own, trunk[:, :0] if frozen else trunk, cohort.size)
 
-    @on_client
-    def choose(self, cohort: Cohort, models: Tensor, trunk: Tensor) -> Choice:
-        return steps.choose(self, cohort, join(self._own(cohort.task.layout), models, trunk))
-
-    @on_client
-    def losses(self, cohort: Cohort, models: Tensor, trunk: Tensor) -> Losses:
-        return steps.losses(self, cohort, join(self._own(cohort.task.layout), models, trunk))
+    def _answers(self, state: State, clients: Clients) -> tuple[Tensor, Grouped]:
+        """Who answered, and the sums of what they sent; identities that rest are not chosen."""
+        fold = ByCluster(self.k, by_size=self.weighting == "size")
+        if not self._identities_rest(state, clients):
+            return clients.run(self.train, fold=fold, models=state.models, trunk=state.trunk)
+        model, cluster = Each(state.models, state.cluster), Each(state.cluster)
+        return clients.run(
+            self.train_own, fold=fold, model=model, trunk=state.trunk, cluster=cluster
+        )
 
     def _identities_rest(self, state: State, clients: Clients) -> bool:
         """Whether each client may be sent only the model of the cluster it was last in."""
-        if self.stable == 0 or int(state.stable) < self.stable:
-            return False
-        rests_for = int(state.stable) - self.stable
+        rounds = int(state.stable) - self.stable
         known = bool((state.cluster[clients.ids] >= 0).all())
-        return known and rests_for % (self.recheck + 1) != self.recheck
-
-    def _own(self, layout: Layout) -> Tensor:
-        """The coordinates that each cluster has of its own, a mask [d]."""
-        return layout.part("all" if self.share == "none" else self.head)
-
-    def _trunk(self, start: Start) -> Tensor:
-        """A whole model [d] whose trunk the clusters begin with."""
-        if self.share != "frozen":
-            return start.models(1)[0]
-        fedavg = FedAvg(**self.settings_by_name(), weighting=self.weighting)
-        return fedavg.model_after(self.trunk_rounds, start)
-
-    def _advance(self, models: Tensor, trunk: Tensor, clients: Clients, average: str) -> Tensor:
-        """The models after a round before the first, in which the trunk is held fixed."""
-        share = "none" if self.share == "none" else "frozen"
-        plain = replace(self, k=len(models), average=average, share=share, stable=0)
-        unknown = torch.full((clients.population,), -1)
-        state, _ = plain.round(State(models, trunk, unknown, torch.tensor(0)), clients)
-        return state.models
+        asked_again = rounds % (self.recheck + 1) == self.recheck
+        return self.stable > 0 and rounds >= 0 and known and not asked_again

@@ -70,7 +70,7 @@ class Local(LocalTraining):
         if not len(late):
             return mine
         # Those who never took part make up for it.
-        behind, model = cohort.only(late), model[late]
+        behind, model = cohort.subset(late), model[late]
         for t in range(rounds):
             model = self.local_update(behind, model, round=t)
         return mine.index_put((late,), model)

@@ -32,9 +32,10 @@ from coterie.core.algorithm import REDRAWS, Info, Serving, Start
 from coterie.core.clients import Clients, Each, on_client
 from coterie.core.cohort import Cohort
 from coterie.core.errors import CoterieError, SettingError
-from coterie.core.layout import Layout, join, split
+from coterie.core.layout import Layout
 from coterie.core.local_training import LocalTraining
 from coterie.core.settings import setting
+from coterie.core.shared_trunk import SharedTrunk
 from coterie.core.validate import at_least, at_most_clients, fraction, one_of
 from coterie.vectors.kmeans import Assigned, kmeans, nearest
 
@@ -83,7 +84,7 @@ class OneShot(LocalTraining):
 
     def init(self, start: Start) -> State:
         at_most_clients(self, "k", start.clients)
-        return self.clustered(start.everybody(), start.models(1)[0], start.seed)
+        return self.clustered(start.all_clients(), start.models(1)[0], start.seed)
 
     def round(self, state: State, clients: Clients) -> tuple[State, Info]:
         k = len(state.models)
@@ -99,9 +100,9 @@ class OneShot(LocalTraining):
 
     def clustered(self, clients: Clients, model: Tensor, seed: int) -> State:
         """k models and the clusters of `clients`, from what they make of one common model [d]."""
-        part = clustered_part(clients.task.layout, self.part)
+        clustered = clustered_part(clients.task.layout, self.part)
         first = few(clients, max(self.sample, self.k), seed)
-        points, ids = torch.zeros(0, int(part.sum()), dtype=model.dtype), first.ids[:0]
+        points, ids = torch.zeros(0, int(clustered.part.sum()), dtype=model.dtype), first.ids[:0]
         for _ in range(REDRAWS):  # replies may be lost
             ids, up = first.run(self.fit, model=model)
             if len(ids):
@@ -120,7 +121,7 @@ class OneShot(LocalTraining):
         fold = Assigned(self.k, lambda _, w: nearest(w, found.centres))
         others, near = rest.run(self.fit, fold=fold, model=model)
         cluster = cluster.index_put((others,), near.cluster)
-        return State(join(part, found.centres, split(part, model)[1]), cluster)
+        return State(clustered.whole(found.centres, clustered.parts(model)[1]), cluster)
 
     choose = steps.choose
 
@@ -130,8 +131,7 @@ class OneShot(LocalTraining):
         w = model.expand(len(cohort), -1)
         for _ in range(self.fits):
             w = self.local_update(cohort, w)
-        part = clustered_part(cohort.task.layout, self.part)
-        return Fit(split(part, w)[0], cohort.size)
+        return Fit(clustered_part(cohort.task.layout, self.part).parts(w)[0], cohort.size)
 
     @on_client
     def train(self, cohort: Cohort, model: Tensor) -> Upload:
@@ -139,14 +139,14 @@ class OneShot(LocalTraining):
         return Upload(self.local_update(cohort, model), cohort.size)
 
     def training_samples(self, cohort: Cohort) -> Cohort:
-        return cohort.using(self.kept)
+        return cohort.training_part(self.kept)
 
 
-def clustered_part(layout: Layout, name: str) -> Tensor:
-    """The coordinates that are clustered, a mask [d]; buffers are no parameters and never count."""
+def clustered_part(layout: Layout, name: str) -> SharedTrunk:
+    """The part of a model that is clustered; buffers are no parameters and never are."""
     part = layout.part(name)
     part[layout.trained_size :] = False
-    return part
+    return SharedTrunk(part)
 
 
 def few(clients: Clients, count: int, seed: int) -> Clients:

@@ -25,12 +25,12 @@ def add_deploy(commands: Any) -> None:
         metavar="ALGORITHM DATA key=value",
         help="as of `coterie run`; a table stands for those of the nodes, its rows stay here",
     )
-    init.set_defaults(command=init_command)
+    init.set_defaults(command=deploy_init)
 
     check = actions.add_parser("check", help="say whether a node's data fit an app")
     check.add_argument("node", type=Path, metavar="NODE.toml")
     check.add_argument("--app", type=Path, required=True, metavar="DIR")
-    check.set_defaults(command=check_command)
+    check.set_defaults(command=deploy_check)
 
     keys = actions.add_parser("keys", help="make certificates, or the key of a node")
     keys.add_argument("folder", type=Path, metavar="DIR")
@@ -38,7 +38,7 @@ def add_deploy(commands: Any) -> None:
         "--host", action="append", default=[], metavar="NAME", help="name or address of the server"
     )
     keys.add_argument("--node", metavar="NAME", help="make the key of this node instead")
-    keys.set_defaults(command=keys_command)
+    keys.set_defaults(command=deploy_keys)
 
     local = actions.add_parser("local", help="run an app on this machine, with all of a network")
     local.add_argument("app", type=Path, metavar="DIR")
@@ -48,24 +48,24 @@ def add_deploy(commands: Any) -> None:
     place.add_argument("--out", type=Path, metavar="RUN", help="the run folder (default: in runs/)")
     place.add_argument("--resume", type=Path, metavar="RUN", help="go on with this run")
     local.add_argument("--logs", type=Path, metavar="DIR", help="keep what the processes say")
-    local.set_defaults(command=local_command)
+    local.set_defaults(command=deploy_local)
 
     link = actions.add_parser("superlink", help="run the server that nodes connect to")
     link.add_argument("keys", type=Path, metavar="KEYS", help="the folder of `deploy keys`")
     link.add_argument("nodes", type=Path, metavar="NODES", help="folder with the keys of nodes")
     link.add_argument("--host", default="0.0.0.0", help="where to listen (default: everywhere)")
     link.add_argument("--port", type=int, default=9092)
-    link.set_defaults(command=superlink_command)
+    link.set_defaults(command=deploy_superlink)
 
     node = actions.add_parser("node", help="take part, with the data of a node")
     node.add_argument("node", type=Path, metavar="NODE.toml")
     node.add_argument("--superlink", required=True, metavar="HOST:PORT")
     node.add_argument("--ca", type=Path, required=True, metavar="FILE", help="ca.pem of the server")
     node.add_argument("--key", type=Path, required=True, metavar="FILE", help="the node's own key")
-    node.set_defaults(command=node_command)
+    node.set_defaults(command=deploy_node)
 
 
-def init_command(options: argparse.Namespace) -> int:
+def deploy_init(options: argparse.Namespace) -> int:
     from coterie.flower.app import write_app
 
     app = write_app(options.folder, options.words)
@@ -77,7 +77,7 @@ def init_command(options: argparse.Namespace) -> int:
     return 0
 
 
-def check_command(options: argparse.Namespace) -> int:
+def deploy_check(options: argparse.Namespace) -> int:
     from coterie.flower.app import read_app
     from coterie.flower.node import Node, NodeFile
 
@@ -92,7 +92,7 @@ def check_command(options: argparse.Namespace) -> int:
     return 0
 
 
-def keys_command(options: argparse.Namespace) -> int:
+def deploy_keys(options: argparse.Namespace) -> int:
     from coterie.deploy.keys import make_authority, make_node_key
 
     if options.node:
@@ -106,7 +106,7 @@ def keys_command(options: argparse.Namespace) -> int:
     return 0
 
 
-def local_command(options: argparse.Namespace) -> int:
+def deploy_local(options: argparse.Namespace) -> int:
     from coterie.deploy.local import run_local
     from coterie.flower.app import read_app
 
@@ -154,15 +154,15 @@ def round_line(record: dict[str, Any], rounds: int) -> str:
     return "  ".join([f"round {record['round']}/{rounds}", times, *shown, *trouble])
 
 
-def superlink_command(options: argparse.Namespace) -> int:
-    from coterie.deploy.services import serve_superlink
+def deploy_superlink(options: argparse.Namespace) -> int:
+    from coterie.deploy.services import run_superlink
 
-    return serve_superlink(options.keys, options.nodes, host=options.host, port=options.port)
+    return run_superlink(options.keys, options.nodes, host=options.host, port=options.port)
 
 
-def node_command(options: argparse.Namespace) -> int:
-    from coterie.deploy.services import serve_node
+def deploy_node(options: argparse.Namespace) -> int:
+    from coterie.deploy.services import run_node
     from coterie.flower.node import NodeFile
 
     NodeFile.read(options.node)  # a mistake in it is said at once
-    return serve_node(options.node, options.superlink, options.ca, options.key)
+    return run_node(options.node, options.superlink, options.ca, options.key)

@@ -5,86 +5,99 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+from collections.abc import Mapping
 from typing import Any, get_type_hints
 
-from coterie.algorithms import ALGORITHMS
 from coterie.core.errors import SettingError, did_you_mean
-from coterie.data import FEDERATIONS
-from coterie.experiment.settings import RunSettings, settings_of
+from coterie.experiment.settings import NetworkChoice, RunSettings, settings_of
+from coterie.registry import ALGORITHMS, FEDERATIONS, NETWORKS, SHELVES
 
 
-def listing() -> str:
-    """All algorithms and federations, a line each."""
-    width = max(map(len, [*ALGORITHMS, *FEDERATIONS]))
-    lines = ["algorithms"]
-    lines += [f"  {name:{width}}  {first_line(kind)}" for name, kind in ALGORITHMS.items()]
-    lines += ["", "federations"]
-    lines += [f"  {name:{width}}  {first_line(kind)}" for name, kind in FEDERATIONS.items()]
-    lines += ["", "`coterie describe NAME` tells the settings and what leaves a client."]
+def list_names() -> str:
+    """All algorithms, federations and networks, a line each."""
+    width = max(len(name) for shelf in SHELVES.values() for name in shelf)
+    lines = []
+    for kind, shelf in SHELVES.items():
+        lines += [f"{kind}s"]
+        lines += [f"  {name:{width}}  {summary_line(owner)}" for name, owner in shelf.items()]
+        lines += [""]
+    lines += ["`coterie describe NAME` tells the settings and what leaves a client."]
     return "\n".join(lines)
 
 
-def description(name: str) -> str:
-    """One algorithm or federation: what it is, its settings, and what crosses the network."""
+def describe_name(name: str) -> str:
+    """What an algorithm, a federation or a network is, with its settings."""
     if name in ALGORITHMS:
-        kind = ALGORITHMS[name]
-        text = inspect.getdoc(sys.modules[kind.__module__]) or ""
-        suggested = [getattr(kind, "suggests", {})] if getattr(kind, "suggests", {}) else []
-        return "\n\n".join(
-            [
-                text,
-                "Settings\n" + settings_table(kind),
-                *[f"It suggests, where you say nothing else: {pairs(some)}" for some in suggested],
-                run_settings(),
-                "What crosses\n" + crossing(kind),
-            ]
-        )
+        return describe_algorithm(ALGORITHMS[name])
     if name in FEDERATIONS:
-        kind = FEDERATIONS[name]
-        lines = (
-            []
-            if not kind.suggests
-            else [f"It suggests, where you say nothing else: {pairs(kind.suggests)}"]
-        )
-        for algorithm, special in getattr(kind, "suggests_for", {}).items():
-            lines.append(f"and for {algorithm}: {pairs(special)}")
-        return "\n\n".join(
-            [
-                f"{name}: {first_line(kind)}",
-                inspect.getdoc(sys.modules[kind.__module__]) or "",
-                "Settings\n" + settings_table(kind),
-                *(["\n".join(lines)] if lines else []),
-                run_settings(),
-            ]
-        )
-    known = [*ALGORITHMS, *FEDERATIONS]
+        return describe_federation(name, FEDERATIONS[name])
+    if name in NETWORKS:
+        kind = NETWORKS[name]
+        return f"{name}: {inspect.getdoc(kind)}\n\nSettings\n{settings_table(kind)}".rstrip()
+    known = [each for shelf in SHELVES.values() for each in shelf]
     near = did_you_mean(name, known) or f" (known: {', '.join(known)})"
-    raise SettingError(f"no algorithm or federation is named {name}{near}")
+    raise SettingError(f"no algorithm, federation or network is named {name}{near}")
 
 
-def pairs(settings: dict[str, Any]) -> str:
+def describe_algorithm(kind: type[Any]) -> str:
+    """An algorithm: its paper, its settings, and what crosses the network."""
+    suggested = getattr(kind, "suggests", {})
+    parts = [
+        module_text(kind),
+        "Settings\n" + settings_table(kind),
+        f"It suggests, where you say nothing else: {format_settings(suggested)}"
+        if suggested
+        else "",
+        "Settings of every run\n" + settings_table(NetworkChoice, RunSettings),
+        "What crosses\n" + messages_table(kind),
+    ]
+    return "\n\n".join(filter(None, parts))
+
+
+def describe_federation(name: str, kind: type[Any]) -> str:
+    """A federation: what it is, its settings, and what it suggests for a run."""
+    network = kind.suggests["network"]
+    suggestions = [f"It suggests, where you say nothing else: {format_settings(kind.suggests)}"]
+    for algorithm, special in getattr(kind, "suggests_for", {}).items():
+        suggestions.append(f"and for {algorithm}: {format_settings(special)}")
+    own = settings_table(NETWORKS[network], values=kind.suggests)
+    parts = [
+        f"{name}: {summary_line(kind)}",
+        module_text(kind),
+        "Settings\n" + settings_table(kind),
+        f"Settings of its network, {network}\n{own}" if own else "",
+        "\n".join(suggestions),
+        "Settings of every run\n" + settings_table(NetworkChoice, RunSettings),
+    ]
+    return "\n\n".join(filter(None, parts))
+
+
+def format_settings(settings: Mapping[str, Any]) -> str:
+    """Settings as they are written on the command line."""
     return " ".join(f"{key}={value}" for key, value in settings.items())
 
 
-def first_line(kind: type[Any]) -> str:
+def summary_line(kind: type[Any]) -> str:
+    """The first line of a class's docstring."""
     return (inspect.getdoc(kind) or "").splitlines()[0]
 
 
-def run_settings() -> str:
-    return "Settings of every run\n" + settings_table(RunSettings)
+def module_text(kind: type[Any]) -> str:
+    """The docstring of the file that a class is written in."""
+    return inspect.getdoc(sys.modules[kind.__module__]) or ""
 
 
-def settings_table(kind: type) -> str:
-    """Names, types, defaults and meanings of settings, a line each."""
-    settings = settings_of(kind)
-    left = [f"{s.name}={s.default}" for s in settings]
+def settings_table(*owners: type, values: Mapping[str, Any] | None = None) -> str:
+    """Names, defaults (or `values` in their place) and meanings of settings, a line each."""
+    settings = [setting for owner in owners for setting in settings_of(owner)]
+    left = [f"{s.name}={(values or {}).get(s.name, s.default)}" for s in settings]
     width = max(map(len, left), default=0)
     return "\n".join(
         f"  {text:{width}}  {s.meaning}" for text, s in zip(left, settings, strict=True)
     )
 
 
-def crossing(kind: type[Any]) -> str:
+def messages_table(kind: type[Any]) -> str:
     """For every client step, what a client downloads and what it uploads; nothing else crosses."""
     state = get_type_hints(kind.init)["return"]
     lines = []
@@ -94,7 +107,7 @@ def crossing(kind: type[Any]) -> str:
             continue
         upload = get_type_hints(step)["return"]
         fields = getattr(upload, "_fields", ())
-        sent, kept = dict(comments(upload)) if fields else {}, dict(comments(state))
+        sent, kept = dict(field_comments(upload)) if fields else {}, dict(field_comments(state))
         arguments = [a for a in inspect.signature(step).parameters if a not in ("self", "cohort")]
         lines.append(f"  {name}")
         for a in arguments if fields else []:
@@ -106,7 +119,7 @@ def crossing(kind: type[Any]) -> str:
     return "\n".join(lines)
 
 
-def comments(owner: type) -> list[tuple[str, str]]:
+def field_comments(owner: type) -> list[tuple[str, str]]:
     """The fields of an upload or a state and the comments behind them; none without its source."""
     try:
         source = inspect.getsource(owner)

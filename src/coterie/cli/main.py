@@ -15,7 +15,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
-from coterie.cli.deploy import add_deploy, init_command
+from coterie.cli.data import add_data
+from coterie.cli.deploy import add_deploy, deploy_init
 from coterie.core.errors import CoterieError, CoterieWarning, SettingError
 
 MISTAKE = 2  # exit code for wrong input
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options, rest = parser().parse_known_args(arguments)
         options.words = [*getattr(options, "words", []), *rest]
         strays = [word for word in rest if word.startswith("-")]
-        if strays or (rest and options.command not in (run_command, compare_command, init_command)):
+        if strays or (rest and options.command not in (run_command, compare_command, deploy_init)):
             raise SettingError(f"unrecognized arguments: {' '.join(strays or rest)}")
         warnings.showwarning = show_warning
         code = int(options.command(options))
@@ -138,22 +139,7 @@ def parser() -> argparse.ArgumentParser:
     describe.add_argument("name")
     describe.set_defaults(command=describe_command)
 
-    data = commands.add_parser("data", help="get data sets and say where they are")
-    actions = data.add_subparsers(title="actions", required=True, metavar="ACTION")
-    get = actions.add_parser("get", help="bring a data set into the cache and verify it")
-    get.add_argument("source")
-    get.set_defaults(command=data_get_command)
-    listed = actions.add_parser("list", help="list data sets and where they are")
-    listed.set_defaults(command=data_list_command)
-    describe_data = actions.add_parser(
-        "describe", help="say what is in a table or federation, and what looks wrong"
-    )
-    describe_data.add_argument("data", metavar="FILE|FEDERATION")
-    describe_data.add_argument("words", nargs="*", metavar="key=value", help="client=... label=...")
-    describe_data.set_defaults(command=data_describe_command)
-    path = actions.add_parser("path", help="print where data are looked for")
-    path.set_defaults(command=data_path_command)
-
+    add_data(commands)
     add_deploy(commands)
     return top
 
@@ -183,11 +169,11 @@ def run_command(options: argparse.Namespace) -> int:
         if options.out is not None:
             raise SettingError("--resume continues in its own folder; leave out --out")
         path, config = options.resume, RunFolder.existing(options.resume).config
-        plan = catalogue.planned_again(config, options.words)
+        plan = catalogue.plan_again(config, options.words)
     else:
         if options.out is not None and not options.out.name:
             raise SettingError(f"--out must name a folder, got {str(options.out)!r}")
-        plan = catalogue.planned(options.words)
+        plan = catalogue.make_plan(options.words)
         path, config = options.out, plan.config()
     run = plan.run(config)
     if options.shards is not None or options.ray:
@@ -321,45 +307,16 @@ def reproduce_command(options: argparse.Namespace) -> int:
 
 
 def list_command(options: argparse.Namespace) -> int:
-    from coterie.cli.describe import listing
+    from coterie.cli.describe import list_names
 
-    print(listing())
+    print(list_names())
     return 0
 
 
 def describe_command(options: argparse.Namespace) -> int:
-    from coterie.cli.describe import description
+    from coterie.cli.describe import describe_name
 
-    print(description(options.name))
-    return 0
-
-
-def data_get_command(options: argparse.Namespace) -> int:
-    from coterie.data import sources
-
-    folder = sources.get(options.source, lambda text: print(text, file=sys.stderr))
-    print(f"{options.source} is in {folder}")
-    return 0
-
-
-def data_list_command(options: argparse.Namespace) -> int:
-    from coterie.data import sources
-
-    print(sources.listing())
-    return 0
-
-
-def data_describe_command(options: argparse.Namespace) -> int:
-    from coterie.experiment.plan import described_data
-
-    print(described_data(options.data, options.words))
-    return 0
-
-
-def data_path_command(options: argparse.Namespace) -> int:
-    from coterie.data import sources
-
-    print("\n".join(map(str, sources.folders())))
+    print(describe_name(options.name))
     return 0
 
 

@@ -55,7 +55,7 @@ class Layout:
         pieces = vectors.split(self.sizes, dim=-1)
         lead = vectors.shape[:-1]
         return {
-            name: restore(piece.reshape((*lead, *shape)), dtype)
+            name: cast_to(piece.reshape((*lead, *shape)), dtype)
             for name, piece, shape, dtype in zip(
                 self.names, pieces, self.shapes, self.dtypes, strict=True
             )
@@ -90,34 +90,8 @@ def keeps_statistics(module: nn.Module) -> bool:
     return any(getattr(part, "track_running_stats", False) for part in module.modules())
 
 
-def restore(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """A piece of the flat vector in the type that the module keeps it in."""
+def cast_to(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """A piece of the flat vector in the type that the module has it in."""
     if tensor.dtype == dtype:
         return tensor
     return tensor.to(dtype) if dtype.is_floating_point else tensor.round().to(dtype)
-
-
-def split(part: Tensor, whole: Tensor) -> tuple[Tensor, Tensor]:
-    """Vectors [..., d] as their coordinates inside a part [..., p] and outside [..., d - p]."""
-    if bool(part.all()):
-        return whole, torch.empty(*whole.shape[:-1], 0, dtype=whole.dtype)
-    return whole[..., part], whole[..., ~part]
-
-
-def join(part: Tensor, inside: Tensor, outside: Tensor) -> Tensor:
-    """Whole vectors [..., d] from the coordinates inside a part and outside it; undoes `split`.
-
-    The two broadcast over their leading axes, so that one trunk serves k heads.
-
-    >>> head = torch.tensor([False, True, False])
-    >>> join(head, torch.tensor([[5.0], [6.0]]), torch.tensor([1.0, 2.0]))
-    tensor([[1., 5., 2.],
-            [1., 6., 2.]])
-    """
-    if bool(part.all()):
-        return inside
-    lead = torch.broadcast_shapes(inside.shape[:-1], outside.shape[:-1])
-    whole = inside.new_empty(*lead, part.numel())
-    whole[..., part] = inside.expand(*lead, inside.shape[-1])
-    whole[..., ~part] = outside.expand(*lead, outside.shape[-1])
-    return whole

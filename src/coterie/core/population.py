@@ -17,7 +17,7 @@ from coterie.core.task import Task
 
 
 class StepRunner(Protocol):
-    """Who carries out client steps."""
+    """Carries out client steps: on this machine, in Ray actors or over a network."""
 
     @property
     def population(self) -> int:
@@ -65,9 +65,9 @@ class RoundClients:
     """Some clients of a population in one round: what an algorithm sees."""
 
     def __init__(
-        self, everybody: StepRunner, round: int, ids: Tensor, address: tuple[int | str, ...]
+        self, runner: StepRunner, round: int, ids: Tensor, address: tuple[int | str, ...]
     ) -> None:
-        self.everybody = everybody
+        self.runner = runner
         self.round = round
         self.ids = ids
         self._address = address
@@ -75,15 +75,15 @@ class RoundClients:
 
     @property
     def population(self) -> int:
-        return self.everybody.population
+        return self.runner.population
 
     @property
     def task(self) -> Task:
-        return self.everybody.task
+        return self.runner.task
 
     def only(self, ids: Tensor) -> RoundClients:
         """The same clients, narrowed to `ids`."""
-        narrowed = RoundClients(self.everybody, self.round, ids.sort().values, self._address)
+        narrowed = RoundClients(self.runner, self.round, ids.sort().values, self._address)
         narrowed._calls = self._calls
         return narrowed
 
@@ -96,5 +96,5 @@ class RoundClients:
         address = (*self._address, self._calls[0])
         self._calls[0] += 1
         call = Call(step, self.ids, self.round, address, message)
-        ids, total = self.everybody.collect(call, fold)
+        ids, total = self.runner.collect(call, fold)
         return ids, fold.finish(total)

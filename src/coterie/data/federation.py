@@ -123,6 +123,8 @@ class Federation:
     clients: tuple[str, ...] = ()  # names of the clients, where they have any
     features: tuple[str, ...] = ()  # names of the features
     classes: tuple[str, ...] = ()  # names of the labels 0, 1, ...
+    class_count: int = 0  # classes that labels can be; 0: as many as the labels show
+    scale: float = 1.0  # features are divided by it before a network sees them: 255 for bytes
 
     def __post_init__(self) -> None:
         if self.test is not None and not self.unseen and len(self.test) != len(self.train):
@@ -199,6 +201,14 @@ class Federation:
     def __len__(self) -> int:
         """The number of clients that train."""
         return len(self.train)
+
+    @property
+    def outputs(self) -> int:
+        """The outputs that a network needs: one for each class, or one for real targets."""
+        if self.train.y.is_floating_point():
+            return 1
+        parts = [part for part in (self.train, self.test) if part is not None]
+        return self.class_count or max(int(part.y.max()) for part in parts) + 1
 
 
 def named_clusters(

@@ -1,10 +1,13 @@
-"""The door for nodes: of all that a SuperLink answers to, only what nodes need gets through.
+"""The gate: a reverse proxy through which nodes reach the SuperLink's Fleet API, and nothing else.
 
-A SuperLink of Flower 1.41 has one port for its nodes, its users and its own processes, and it asks
-only nodes to prove themselves: whoever else can reach that port may register nodes, start runs and
-fetch the work of the server. So the SuperLink listens on its own machine only, and this program
-listens to the world: it ends TLS and passes on what goes to `/v1/fleet/`, where every request is
-signed with a node's key. Everything else is answered with 404.
+A SuperLink has one port for its nodes, its users and its own processes, and only nodes have to
+prove who they are: whoever else can reach that port may register nodes, start runs and fetch the
+work of the server. So the SuperLink listens on its own machine only, and the gate listens to the
+world. It ends TLS and passes on POST requests to `/v1/fleet/NAME`, each of which is signed with a
+node's key. Everything else is refused.
+
+A server that has nginx can use it instead (docs/deploy.md). The gate stays because `coterie deploy
+superlink` must be safe without any other program; httpx, Starlette and uvicorn come with Flower.
 
     python -m coterie.deploy.gate HOST PORT SUPERLINK_PORT KEYS
 
@@ -16,27 +19,26 @@ from __future__ import annotations
 import re
 import ssl
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coterie.deploy.keys import Authority, need_flower
+from coterie.deploy.flwr_internals import FLEET_PATH, need_flower
+from coterie.deploy.keys import Authority
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import Response
 
-FLEET = "/v1/fleet/{method}"
-METHOD = re.compile(r"[a-z-]+")  # nothing that could lead elsewhere
-SECONDS = 300.0  # for the SuperLink to take or give a part of a message
-# Headers that concern one connection and are not passed on.
-OF_A_CONNECTION = {"host", "connection", "keep-alive", "transfer-encoding", "upgrade", "te"}
+METHOD = re.compile(r"[a-z-]+")  # nothing that could lead to another path
+TIMEOUT_SECONDS = 300.0  # for the SuperLink to take or give a part of a message
+HOP_BY_HOP = {"host", "connection", "keep-alive", "transfer-encoding", "upgrade", "te"}
 
 
-def gate(superlink: str, ca: Path) -> Starlette:
-    """The program as an ASGI app that passes requests of nodes on to `superlink` (host:port)."""
+def make_gate(superlink: str, ca: Path) -> Starlette:
+    """The gate as an ASGI app that passes requests of nodes on to `superlink` (host:port)."""
     need_flower()
     import httpx
     from starlette.applications import Starlette
@@ -45,23 +47,14 @@ def gate(superlink: str, ca: Path) -> Starlette:
     from starlette.routing import Route
 
     trust = ssl.create_default_context(cafile=ca)
-    client = httpx.AsyncClient(verify=trust, timeout=SECONDS, trust_env=False)
+    client = httpx.AsyncClient(verify=trust, timeout=TIMEOUT_SECONDS, trust_env=False)
 
     async def forward(request: Request) -> Response:
         method = request.path_params["method"]
         if not METHOD.fullmatch(method):
             return Response(status_code=404)
-        headers = [
-            (name, value)
-            for name, value in request.headers.items()
-            if name.lower() not in OF_A_CONNECTION
-        ]
-        onward = client.build_request(
-            "POST",
-            f"https://{superlink}{FLEET.format(method=method)}",
-            headers=headers,
-            content=request.stream(),
-        )
+        url, headers = f"https://{superlink}{FLEET_PATH}{method}", end_to_end(request.headers)
+        onward = client.build_request("POST", url, headers=headers, content=request.stream())
         try:
             answer = await client.send(onward, stream=True)
         except httpx.TransportError:
@@ -69,11 +62,7 @@ def gate(superlink: str, ca: Path) -> Starlette:
         return StreamingResponse(
             answer.aiter_raw(),
             answer.status_code,
-            {
-                name: value
-                for name, value in answer.headers.items()
-                if name.lower() not in OF_A_CONNECTION
-            },
+            end_to_end(answer.headers),
             background=BackgroundTask(answer.aclose),
         )
 
@@ -82,7 +71,13 @@ def gate(superlink: str, ca: Path) -> Starlette:
         async with client:
             yield
 
-    return Starlette(routes=[Route(FLEET, forward, methods=["POST"])], lifespan=lifespan)
+    route = Route(FLEET_PATH + "{method}", forward, methods=["POST"])
+    return Starlette(routes=[route], lifespan=lifespan)
+
+
+def end_to_end(headers: Mapping[str, str]) -> dict[str, str]:
+    """The headers that are passed on: all but those that concern one connection."""
+    return {name: value for name, value in headers.items() if name.lower() not in HOP_BY_HOP}
 
 
 def main(host: str, port: int, superlink_port: int, keys: Path) -> None:
@@ -92,7 +87,7 @@ def main(host: str, port: int, superlink_port: int, keys: Path) -> None:
 
     authority = Authority(keys)
     uvicorn.run(
-        gate(f"127.0.0.1:{superlink_port}", authority.certificate),
+        make_gate(f"127.0.0.1:{superlink_port}", authority.certificate),
         host=host,
         port=port,
         ssl_certfile=str(authority.server_certificate),

@@ -1,4 +1,4 @@
-"""Certificates and keys of a deployment: who the server is, and which nodes it may believe.
+"""Certificates and keys of a deployment: who the server is, and which nodes it accepts.
 
 The server proves itself to everybody with a certificate, which an authority of our own has signed:
 nodes and users are given the authority's certificate (`ca.pem`) and trust nothing else. A node
@@ -29,16 +29,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coterie.core.errors import CoterieError, SettingError
+from coterie.deploy.flwr_internals import need_flower
 from coterie.files import write_atomically
 
 if TYPE_CHECKING:
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
 
+AUTHORITY_NAME = "coterie authority"
 AUTHORITY_DAYS = 3652  # ten years
 SERVER_DAYS = 825  # the longest that some systems accept of a server
-ALWAYS = ("localhost", "127.0.0.1", "::1")  # names that every server answers to
-SKEW = timedelta(hours=1)  # clocks of nodes may be behind ours
+LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")  # in every server's certificate
+CLOCK_SKEW = timedelta(hours=1)  # clocks of nodes may be behind ours
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
 
@@ -84,39 +86,18 @@ def make_authority(folder: Path, hosts: Iterable[str] = ()) -> Authority:
     `hosts` are names or IP addresses under which nodes reach the server. Nothing is overwritten.
     """
     need_flower()
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import ExtendedKeyUsageOID
 
-    names = [alternative_name(host) for host in dict.fromkeys([*ALWAYS, *hosts])]
+    names = [alternative_name(host) for host in dict.fromkeys([*LOCAL_HOSTS, *hosts])]
     made = Authority(folder)
     refuse_existing([made.certificate, made.key, made.server_certificate, made.server_key])
-    private_folder(folder)
+    make_private_folder(folder)
 
     ca_key = ec.generate_private_key(ec.SECP384R1())
-    ca_name = common_name("coterie authority")
-    signing = key_usage(key_cert_sign=True, crl_sign=True)
-    ca = (
-        certificate(ca_name, ca_name, ca_key.public_key(), AUTHORITY_DAYS)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(signing, critical=True)
-        .add_extension(identifier(ca_key.public_key()), critical=False)
-        .sign(ca_key, hashes.SHA384())
-    )
+    ca = authority_certificate(ca_key)
     key = ec.generate_private_key(ec.SECP384R1())
-    server = (
-        certificate(common_name("coterie server"), ca_name, key.public_key(), SERVER_DAYS)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(key_usage(digital_signature=True), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(identifier(key.public_key()), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False
-        )
-        .sign(ca_key, hashes.SHA384())
-    )
+    server = server_certificate(key.public_key(), ca_key, names)
 
     def pem(key: ec.EllipticCurvePrivateKey) -> bytes:
         return key.private_bytes(
@@ -145,7 +126,7 @@ def make_node_key(folder: Path, name: str) -> NodeKey:
         )
     made = NodeKey(folder / name, folder / f"{name}.pub")
     refuse_existing([made.private, made.public])
-    private_folder(folder)
+    make_private_folder(folder)
     key = ec.generate_private_key(ec.SECP384R1())
     write_secret(
         made.private,
@@ -160,17 +141,6 @@ def make_node_key(folder: Path, name: str) -> NodeKey:
     )
     write_public(made.public, public + f" {name}\n".encode())
     return made
-
-
-def need_flower() -> None:
-    """Refuse, in one sentence, to go on without the extra `flower`."""
-    try:
-        import cryptography  # noqa: F401
-        import flwr  # noqa: F401
-    except ImportError as error:
-        raise SettingError(
-            "a deployment needs Flower, which is not installed: pip install 'coterie[flower]'"
-        ) from error
 
 
 def alternative_name(host: str) -> x509.GeneralName:
@@ -191,23 +161,59 @@ def alternative_name(host: str) -> x509.GeneralName:
     return x509.DNSName(host)
 
 
-def common_name(text: str) -> x509.Name:
+def authority_certificate(key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
+    """The certificate of an authority, which signs it itself."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+
+    public = key.public_key()
+    return (
+        certificate_builder(AUTHORITY_NAME, public, AUTHORITY_DAYS)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(key_usage("key_cert_sign", "crl_sign"), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+        .sign(key, hashes.SHA384())
+    )
+
+
+def server_certificate(
+    public: ec.EllipticCurvePublicKey,
+    authority: ec.EllipticCurvePrivateKey,
+    names: Iterable[x509.GeneralName],
+) -> x509.Certificate:
+    """The certificate of a server, signed by the authority."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.x509.oid import ExtendedKeyUsageOID
+
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())
+    return (
+        certificate_builder("coterie server", public, SERVER_DAYS)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(key_usage("digital_signature"), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+        .add_extension(issuer, critical=False)
+        .sign(authority, hashes.SHA384())
+    )
+
+
+def certificate_builder(
+    subject: str, key: ec.EllipticCurvePublicKey, days: int
+) -> x509.CertificateBuilder:
+    """A certificate of the authority for so many days, to be completed and signed."""
     from cryptography import x509
     from cryptography.x509.oid import NameOID
 
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+    def name(text: str) -> x509.Name:
+        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
 
-
-def certificate(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
-) -> x509.CertificateBuilder:
-    from cryptography import x509
-
-    begin = datetime.now(UTC) - SKEW
+    begin = datetime.now(UTC) - CLOCK_SKEW
     return (
         x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
+        .subject_name(name(subject))
+        .issuer_name(name(AUTHORITY_NAME))
         .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(begin)
@@ -215,27 +221,14 @@ def certificate(
     )
 
 
-def key_usage(**uses: bool) -> x509.KeyUsage:
+def key_usage(*uses: str) -> x509.KeyUsage:
     from cryptography import x509
 
-    nothing = {
-        "digital_signature": False,
-        "content_commitment": False,
-        "key_encipherment": False,
-        "data_encipherment": False,
-        "key_agreement": False,
-        "key_cert_sign": False,
-        "crl_sign": False,
-        "encipher_only": False,
-        "decipher_only": False,
-    }
-    return x509.KeyUsage(**{**nothing, **uses})
-
-
-def identifier(key: ec.EllipticCurvePublicKey) -> x509.SubjectKeyIdentifier:
-    from cryptography import x509
-
-    return x509.SubjectKeyIdentifier.from_public_key(key)
+    names = (
+        *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment"),
+        *("key_agreement", "key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
+    )
+    return x509.KeyUsage(**{name: name in uses for name in names})
 
 
 def refuse_existing(paths: Sequence[Path]) -> None:
@@ -247,8 +240,8 @@ def refuse_existing(paths: Sequence[Path]) -> None:
             )
 
 
-def private_folder(folder: Path) -> None:
-    """Make a folder that only its owner can look into; one that was there keeps its mode."""
+def make_private_folder(folder: Path) -> None:
+    """Make a folder that only its owner can look into; an existing one keeps its mode."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:

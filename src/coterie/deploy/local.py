@@ -1,4 +1,4 @@
-"""A whole deployment on this machine: a rehearsal with everything that a real one has.
+"""A whole deployment on this machine, to try out everything that a real one has.
 
 A SuperLink, for each node a SuperNode and a worker, TLS, keys; a node that dies is started again,
 as a service manager would do it.
@@ -15,25 +15,30 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.errors import CoterieError, SettingError
-from coterie.deploy.commands import (
+from coterie.deploy.flwr_internals import (
+    ControlClient,
+    RunStatus,
+    build_bundle,
+    deactivate_node,
+    need_flower,
+)
+from coterie.deploy.keys import NodeKey, make_authority, make_node_key
+from coterie.deploy.process_commands import (
     HOST,
     START_SECONDS,
     WORKER,
     NodeCommands,
+    flower_home,
     node_commands,
-    own_home,
     superlink_command,
     temporary_folder,
 )
-from coterie.deploy.control import Control, Status, bundled
-from coterie.deploy.keys import make_authority, make_node_key, need_flower
 from coterie.deploy.processes import Child, Processes, free_ports
-from coterie.deploy.services import Show, say
-from coterie.deploy.supernode import sign_off
+from coterie.deploy.services import Show, print_line
 from coterie.experiment.sweeps import share_of_cores
 
-ROUNDS_SECONDS = 0.2  # between looks at the run folder
-STATUS_SECONDS = 1.0  # between questions to the SuperLink
+ROUNDS_SECONDS = 0.2  # between two looks at the run folder
+STATUS_SECONDS = 1.0  # between two requests to the SuperLink
 RESTART_SECONDS = 1.0  # before a node that has ended is started again
 RESTARTS = 20  # of one node
 
@@ -46,7 +51,7 @@ def run_local(
     *,
     out: Path,
     resume: bool = False,
-    show: Show = say,
+    show: Show = print_line,
     on_round: OnRound | None = None,
     logs: Path | None = None,
     worker: Sequence[str] = WORKER,
@@ -56,9 +61,9 @@ def run_local(
     app       folder of the app
     nodes     one NODE.toml per node
     out       run folder that the ServerApp writes; must be new unless `resume`
-    show      is told what happens, line by line
+    show      is given what happens, line by line
     on_round  is given each new record of out/rounds.jsonl
-    logs      folder to keep what the processes say; else it goes with the temporary folder
+    logs      folder for the output of the processes; else it is removed with all that is temporary
     worker    command of the workers, as `node_commands` has it
 
     Everything that is started is ended and everything temporary removed before this returns or
@@ -71,43 +76,34 @@ def run_local(
             raise SettingError(f"there is no node file {path}")
     if not nodes:
         raise SettingError("a deployment needs at least one node")
-    bundle = bundled(app)
-    rounds = Rounds(out / "rounds.jsonl")
-    with temporary_folder() as home:
+    bundle = build_bundle(app)
+    records = RoundRecords(out / "rounds.jsonl")
+    with (
+        temporary_folder() as home,
+        Processes(logs or home / "logs", flower_home(home)) as processes,
+    ):
         authority = make_authority(home / "keys")
         ca = authority.certificate
-        names = [f"node-{number}" for number in range(1, len(nodes) + 1)]
-        keys = [make_node_key(home / "keys", name) for name in names]
         port, *ports = free_ports(1 + len(nodes))
         superlink = f"{HOST}:{port}"
-        commands = [
-            node_commands(path, superlink, ca, key.private, home, name, own_port, worker=worker)
-            for path, key, name, own_port in zip(nodes, keys, names, ports, strict=True)
-        ]
-        with Processes(logs or home / "logs", own_home(home)) as processes:
-            link = processes.start("superlink", superlink_command(authority, port=port))
-            threads = share_of_cores(len(nodes))
-            running = [
-                LocalNode(processes, name, command, threads)
-                for name, command in zip(names, commands, strict=True)
-            ]
-            link.wait_for_port(port, seconds=START_SECONDS)
-            try:
-                with Control(superlink, ca) as control:
-                    for node, key in zip(running, keys, strict=True):
-                        number = control.register(key.public)
-                        node.leave = partial(sign_off, superlink, ca, key.private, number)
-                    for node in running:
-                        node.wait_for_worker()
-                    show(f"SuperLink on {superlink}, {len(nodes)} nodes (TLS and node keys)")
-                    run = control.start_run(
-                        bundle, {"out": str(out.resolve()), "nodes": len(nodes), "resume": resume}
-                    )
-                    status = follow(control, run, running, rounds, show, on_round)
-            except CoterieError:
-                if link.ends(1.0):
-                    raise link.obituary() from None
-                raise
+        link = processes.start("superlink", superlink_command(authority, port=port))
+        running = start_nodes(processes, nodes, ports, superlink, ca, home, worker)
+        link.wait_for_port(port, seconds=START_SECONDS)
+        try:
+            with ControlClient(superlink, ca) as control:
+                for node in running:
+                    node.register(control, ca)
+                for node in running:
+                    node.wait_for_worker()
+                show(f"SuperLink on {superlink}, {len(nodes)} nodes (TLS and node keys)")
+                run = control.start_run(
+                    bundle, {"out": str(out.resolve()), "nodes": len(nodes), "resume": resume}
+                )
+                status = follow_run(control, run, running, records, show, on_round)
+        except CoterieError:
+            if link.ends_within(1.0):
+                raise link.ended_error() from None
+            raise
     if status.completed:
         show("the run is complete")
         return 0
@@ -115,9 +111,28 @@ def run_local(
     return 1
 
 
-def cause(ended: Sequence[Child]) -> Child:
-    """Which of some processes ended first: one that was killed, for the others then give up."""
-    return min(ended, key=lambda child: not child.killed)
+def start_nodes(
+    processes: Processes,
+    nodes: Sequence[Path],
+    ports: Sequence[int],
+    superlink: str,
+    ca: Path,
+    home: Path,
+    worker: Sequence[str],
+) -> list[LocalNode]:
+    """Make a key for each node and start its worker, each with its share of the cores."""
+    threads, started = share_of_cores(len(nodes)), []
+    for number, (node, port) in enumerate(zip(nodes, ports, strict=True), 1):
+        name = f"node-{number}"
+        key = make_node_key(home / "keys", name)
+        commands = node_commands(node, superlink, ca, key.private, home, name, port, worker=worker)
+        started.append(LocalNode(processes, name, commands, key, threads))
+    return started
+
+
+def first_to_end(ended: Sequence[Child]) -> Child:
+    """Which of some processes ended first: one that was killed, since the other then gives up."""
+    return min(ended, key=lambda child: child.process.returncode >= 0)
 
 
 class LocalNode:
@@ -128,15 +143,17 @@ class LocalNode:
         processes: Processes,
         name: str,
         commands: NodeCommands,
+        key: NodeKey,
         environment: Mapping[str, str],
     ) -> None:
         self.processes = processes
         self.name = name
         self.commands = commands
+        self.key = key
         self.environment = environment
-        self.leave: Callable[[], object] = lambda: None  # tells the SuperLink that it has gone
-        self.restarts = RESTARTS
-        self.again = 0.0  # when to start again, where it has ended
+        self.sign_off: Callable[[], object] = lambda: None  # tells the SuperLink that it is gone
+        self.restarts = RESTARTS  # how many are left
+        self.restart_at = 0.0  # when to start again; 0: it has not ended
         self.start()
 
     def start(self) -> None:
@@ -147,16 +164,21 @@ class LocalNode:
             f"{self.name}-worker", self.commands.worker, self.environment
         )
 
+    def register(self, control: ControlClient, ca: Path) -> None:
+        """Let the SuperLink accept its key."""
+        number = control.register_node(self.key.public)
+        self.sign_off = partial(deactivate_node, control.superlink, ca, self.key.private, number)
+
     def wait_for_worker(self) -> None:
         """Wait until the worker is ready and start the SuperNode; an error if it never is."""
         self.worker.wait_for_file(self.commands.ready, START_SECONDS)
         self.supernode = self.processes.start(self.name, self.commands.supernode)
 
     def watch(self, show: Show) -> None:
-        """Do what is due; to be called often."""
-        if self.again:
-            if time.monotonic() >= self.again and self.restarts:
-                self.again = 0.0
+        """Start what is to be started; to be called often."""
+        if self.restart_at:
+            if time.monotonic() >= self.restart_at and self.restarts:
+                self.restart_at = 0.0
                 self.restarts -= 1
                 self.start()
             return
@@ -164,36 +186,36 @@ class LocalNode:
         ended = [child for child in children if not child.alive]
         if ended:
             more = "is started again" if self.restarts else "is given up"
-            first = cause(ended)
+            first = first_to_end(ended)
             show(f"{self.name} {more}: {first.name} {first.ending}")
             for child in children:
                 self.processes.end(child)
-            self.leave()
-            self.again = time.monotonic() + RESTART_SECONDS
+            self.sign_off()
+            self.restart_at = time.monotonic() + RESTART_SECONDS
         elif self.supernode is None and self.commands.ready.exists():
             self.supernode = self.processes.start(self.name, self.commands.supernode)
 
     @property
     def lost(self) -> bool:
         """Whether it has ended and is not started again."""
-        return self.again > 0 and not self.restarts
+        return self.restart_at > 0 and not self.restarts
 
 
-def follow(
-    control: Control,
+def follow_run(
+    control: ControlClient,
     run: int,
     nodes: Sequence[LocalNode],
-    rounds: Rounds,
+    records: RoundRecords,
     show: Show,
     on_round: OnRound | None,
-) -> Status:
-    """Wait for the end of a run; tell of its rounds, and keep its nodes alive."""
-    asked, status = 0.0, None
+) -> RunStatus:
+    """Wait for the end of a run; report its rounds, and keep its nodes alive."""
+    asked_at, status = 0.0, None
     while True:
-        if time.monotonic() - asked >= STATUS_SECONDS:
-            status = control.status(run)
-            asked = time.monotonic()
-        for record in rounds.new():
+        if time.monotonic() - asked_at >= STATUS_SECONDS:
+            status = control.run_status(run)
+            asked_at = time.monotonic()
+        for record in records.read_new():
             if on_round is not None:
                 on_round(record)
         if status is not None and status.finished:
@@ -201,18 +223,18 @@ def follow(
         for node in nodes:
             node.watch(show)
         if all(node.lost for node in nodes):
-            raise CoterieError(f"all nodes have ended; {nodes[0].worker.obituary()}")
+            raise CoterieError(f"all nodes have ended; {nodes[0].worker.ended_error()}")
         time.sleep(ROUNDS_SECONDS)
 
 
-class Rounds:
+class RoundRecords:
     """The records that a run adds to its rounds.jsonl from now on."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.position = path.stat().st_size if path.exists() else 0
 
-    def new(self) -> list[dict[str, Any]]:
+    def read_new(self) -> list[dict[str, Any]]:
         """Complete records since the last look; none where a resumed run has cut the file."""
         try:
             with open(self.path, "rb") as file:

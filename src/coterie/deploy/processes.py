@@ -8,14 +8,12 @@
 
 Flower's processes start others, some of them in sessions of their own, and a killed one leaves its
 children behind. So every process carries a mark in its environment, which its children inherit,
-and `stop` ends whatever carries the mark: first politely (SIGTERM), then not (SIGKILL).
+and `stop` ends whatever carries the mark: first with SIGTERM, then with SIGKILL. psutil finds the
+processes; it cannot find the children of one that was killed by who their parent was.
 
-Where the system has no /proc (macOS), only the processes that we started and their groups are
-ended; Flower's own then end by themselves, because they watch their parents.
-
-If we are killed ourselves (SIGKILL), Linux sends SIGKILL to the processes that we started, and
-Flower's children end when they miss their parents. This holds for processes that were started by
-the main thread, or by a thread that lives as long as they shall.
+One thing psutil has nothing for, and is done by hand: if we are killed ourselves (SIGKILL), Linux
+kills the processes that we started, and Flower's children end when they miss their parents. This
+holds for processes that were started by the main thread, or by a thread that lives as long as they.
 """
 
 from __future__ import annotations
@@ -37,22 +35,16 @@ from typing import Self
 from uuid import uuid4
 
 from coterie.core.errors import CoterieError
+from coterie.deploy.flwr_internals import ENVIRONMENT
 
-MARK = "COTERIE_DEPLOYMENT"  # environment variable: the marks of all that it belongs to
-PATIENCE_SECONDS = 8.0  # from SIGTERM to SIGKILL
+MARK = "COTERIE_DEPLOYMENT"  # environment variable: the marks of all that a process belongs to
+STOP_SECONDS = 8.0  # from SIGTERM to SIGKILL
 POLL_SECONDS = 0.05
 TAIL_LINES = 12  # of a log in an error sentence
-# Flower's own settings, unless the user has set them: no telemetry, no look for updates, and a
-# short wait before a task that has arrived is begun (1 s is Flower's default).
-QUIET = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
-}
-# A process asks to be killed with its parent, makes sure that the parent has not died before it
-# asked, and becomes the command. It is a program of its own, since code between fork and exec is
+# A program that asks Linux to be killed with its parent, makes sure that the parent has not died
+# before, and becomes the command. It is a program of its own, since code between fork and exec is
 # not safe in a process with threads.
-WRAPPER = """
+DIE_WITH_PARENT = """
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 if os.getppid() != int(sys.argv[1]):
@@ -66,11 +58,11 @@ except OSError as error:
 
 @dataclass
 class Child:
-    """A process that we started, and where it writes what it says."""
+    """A process that we started."""
 
     name: str
     process: subprocess.Popen[bytes]
-    log: Path | None  # None: where we write ourselves
+    log: Path | None  # where its output goes; None: to our standard error
 
     @property
     def alive(self) -> bool:
@@ -78,13 +70,7 @@ class Child:
         return self.process.poll() is None
 
     @property
-    def killed(self) -> bool:
-        """Whether a signal ended it."""
-        code = self.process.poll()
-        return code is not None and code < 0
-
-    @property
-    def last_words(self) -> str:
+    def last_lines(self) -> str:
         """The last lines of its log."""
         if self.log is None:
             return "(see above)"
@@ -95,10 +81,6 @@ class Child:
         lines = [line for line in text.splitlines() if line.strip()]
         return "\n".join(lines[-TAIL_LINES:]) or "(it wrote nothing)"
 
-    def obituary(self) -> CoterieError:
-        """The error that says that and how it ended."""
-        return CoterieError(f"{self.name} {self.ending}; its last lines:\n{self.last_words}")
-
     @property
     def ending(self) -> str:
         """How it ended, as in "ended with code 1"."""
@@ -107,7 +89,11 @@ class Child:
             return "runs"
         return f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
 
-    def ends(self, seconds: float) -> bool:
+    def ended_error(self) -> CoterieError:
+        """The error that says that it ended, and how."""
+        return CoterieError(f"{self.name} {self.ending}; its last lines:\n{self.last_lines}")
+
+    def ends_within(self, seconds: float) -> bool:
         """Whether it has ended, or does so within `seconds`."""
         try:
             self.process.wait(seconds)
@@ -120,30 +106,30 @@ class Child:
         deadline = time.monotonic() + seconds
         while not ready():
             if not self.alive:
-                raise self.obituary()
+                raise self.ended_error()
             if time.monotonic() > deadline:
                 raise CoterieError(
                     f"{self.name} did not {what} within {seconds:g} s; its last lines:\n"
-                    f"{self.last_words}"
+                    f"{self.last_lines}"
                 )
             time.sleep(POLL_SECONDS)
 
     def wait_for_port(self, port: int, host: str = "127.0.0.1", seconds: float = 60.0) -> None:
         """Wait until it answers on a port."""
-        self.wait_for(lambda: answers(host, port), f"answer on port {port}", seconds)
+        self.wait_for(lambda: is_listening(host, port), f"answer on port {port}", seconds)
 
     def wait_for_file(self, path: Path, seconds: float = 60.0) -> None:
-        """Wait until it has made a file, such as a socket."""
+        """Wait until it has made a file."""
         self.wait_for(path.exists, f"make {path}", seconds)
 
 
 class Processes:
-    """Processes that are all ended when the `with` block is left, by whatever way.
+    """Processes that are all ended when the `with` block is left, in whatever way.
 
-    logs         folder for one file per process, `NAME.log`, made if it is not there; None: all
-                 write to our standard error
-    environment  added to ours for every process
-    patience     seconds from SIGTERM to SIGKILL
+    logs          folder for one file per process, `NAME.log`, made if it does not exist; None: all
+                  write to our standard error
+    environment   added to ours for every process
+    stop_seconds  from SIGTERM to SIGKILL
 
     Inside the block SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does.
     """
@@ -152,15 +138,15 @@ class Processes:
         self,
         logs: Path | None,
         environment: Mapping[str, str] | None = None,
-        patience: float = PATIENCE_SECONDS,
+        stop_seconds: float = STOP_SECONDS,
     ) -> None:
         self.logs = logs
-        self.patience = patience
+        self.stop_seconds = stop_seconds
         self.mark = uuid4().hex
         marks = [*os.environ.get(MARK, "").split(), self.mark]
         scripts = sysconfig.get_path("scripts")
         self.environment = {
-            **QUIET,
+            **ENVIRONMENT,
             **os.environ,
             # Flower's processes start `flower-superexec` and others by name.
             "PATH": os.pathsep.join(filter(None, [scripts, os.environ.get("PATH", "")])),
@@ -174,8 +160,8 @@ class Processes:
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGHUP):
-                if signal.getsignal(number) != signal.SIG_IGN:  # `nohup` means what it says
-                    self.handlers[number] = signal.signal(number, interrupt)
+                if signal.getsignal(number) != signal.SIG_IGN:  # as `nohup` has it
+                    self.handlers[number] = signal.signal(number, signal.default_int_handler)
         return self
 
     def __exit__(
@@ -194,11 +180,11 @@ class Processes:
     def start(
         self, name: str, command: Sequence[str | Path], environment: Mapping[str, str] | None = None
     ) -> Child:
-        """Start a process; what it says is added to `NAME.log`."""
+        """Start a process; its output is added to `NAME.log`."""
         log = None if self.logs is None else self.logs / f"{name}.log"
-        words = [str(word) for word in command]
+        argv = [str(part) for part in command]
         if sys.platform == "linux":
-            words = [sys.executable, "-I", "-S", "-c", WRAPPER, str(os.getpid()), *words]
+            argv = [sys.executable, "-I", "-S", "-c", DIE_WITH_PARENT, str(os.getpid()), *argv]
         with contextlib.ExitStack() as stack:
             output = 2  # our standard error
             if log is not None:
@@ -206,7 +192,7 @@ class Processes:
                 output = stack.enter_context(open(log, "ab")).fileno()
             try:
                 process = subprocess.Popen(
-                    words,
+                    argv,
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
@@ -214,51 +200,45 @@ class Processes:
                     start_new_session=True,
                 )
             except OSError as error:
-                raise CoterieError(f"cannot start {words[0]}: {error.strerror}") from error
+                raise CoterieError(f"cannot start {argv[0]}: {error.strerror}") from error
         child = Child(name, process, log)
         self.children.append(child)
         return child
 
     def stop(self) -> None:
         """End all processes and everything that they have started. Can be called again."""
-        with undisturbed():
-            polite, last = time.monotonic() + self.patience, time.monotonic() + 3 * self.patience
+        with ignore_signals():
+            begin = time.monotonic()
             told: set[int] = set()
             while alive := self.alive():
-                now = time.monotonic()
+                elapsed = time.monotonic() - begin
                 for pid in alive:
-                    if now > polite:
-                        send(pid, signal.SIGKILL)
+                    if elapsed > self.stop_seconds:
+                        send_signal(pid, signal.SIGKILL)
                     elif pid not in told:  # also one that was started just before its parent ended
-                        send(pid, signal.SIGTERM)
+                        send_signal(pid, signal.SIGTERM)
                         told.add(pid)
-                if now > last:
+                if elapsed > 3 * self.stop_seconds:
                     raise CoterieError(f"processes {sorted(alive)} could not be ended")
                 time.sleep(POLL_SECONDS)
 
     def end(self, child: Child) -> None:
-        """End one process, politely at first. What it started is left to itself, or to `stop`."""
-        with undisturbed():
-            send(child.process.pid, signal.SIGTERM)
-            try:
-                child.process.wait(self.patience)
-            except subprocess.TimeoutExpired:
+        """End one process, at first with SIGTERM. `stop` ends what it has started."""
+        with ignore_signals():
+            child.process.terminate()
+            if not child.ends_within(self.stop_seconds):
                 child.process.kill()
                 child.process.wait()
 
     def alive(self) -> set[int]:
         """Ids of all living processes that belong to this deployment."""
         ours = {child.process.pid for child in self.children if child.alive}
-        return ours | set(marked(self.mark))
-
-
-def interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+        return ours | find_marked(self.mark)
 
 
 @contextlib.contextmanager
-def undisturbed() -> Iterator[None]:
-    """Neither Ctrl-C nor SIGTERM interrupts what is done here; it is short."""
+def ignore_signals() -> Iterator[None]:
+    """Neither Ctrl-C nor SIGTERM interrupts what is done inside; it must be short."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -271,29 +251,25 @@ def undisturbed() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def marked(mark: str) -> Iterator[int]:
-    """Ids of the living processes of this user whose environment has the mark."""
-    wanted, found = mark.encode(), f"{MARK}=".encode()
-    for entry in Path("/proc").glob("[0-9]*"):
-        pid = int(entry.name)
-        if pid == os.getpid():
-            continue
-        try:
-            environment = (entry / "environ").read_bytes()  # empty for one that has ended
-        except OSError:
-            continue
-        for item in environment.split(b"\0"):
-            if item.startswith(found) and wanted in item.removeprefix(found).split():
-                yield pid
+def find_marked(mark: str) -> set[int]:
+    """Ids of the living processes of this user, without us, whose environment has the mark."""
+    import psutil
+
+    found = set()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):  # of another user, or just ended
+            if mark in process.environ().get(MARK, "").split():
+                found.add(process.pid)
+    return found - {os.getpid()}
 
 
-def send(pid: int, number: int) -> None:
+def send_signal(pid: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
 
 
-def answers(host: str, port: int) -> bool:
-    """Whether somebody listens on a port."""
+def is_listening(host: str, port: int) -> bool:
+    """Whether a program answers on a port."""
     try:
         with socket.create_connection((host, port), timeout=1.0):
             return True

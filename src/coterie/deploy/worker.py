@@ -12,14 +12,14 @@ import sys
 from pathlib import Path
 
 from coterie.core.errors import CoterieError
-from coterie.deploy.executor import execute
-from coterie.flower.node import NodeFile, Worker
+from coterie.deploy.flwr_internals import answer_messages
+from coterie.flower.node import NodeFile, NodeWorker
 
 
 def main(node: str, supernode: str, secret: str, ready: str) -> None:
     """Answer messages until the process is ended."""
-    worker = Worker(NodeFile.read(Path(node)))
-    execute(worker, supernode, Path(secret).read_bytes(), Path(ready))
+    worker = NodeWorker(NodeFile.read(Path(node)))
+    answer_messages(worker, supernode, Path(secret).read_bytes(), Path(ready))
 
 
 if __name__ == "__main__":

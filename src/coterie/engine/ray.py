@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.core.clients import Call, Clients, Each, Fold, Part
+from coterie.core.clients import Call, Clients, Each, Fold
 from coterie.core.errors import CoterieError, CoterieWarning, SettingError
 from coterie.core.population import RoundClients
 from coterie.core.task import Task
@@ -189,7 +189,7 @@ class RayClients:
         for actor, (begin, end) in zip(self.actors, pairwise(cuts), strict=True):
             own = call.ids[begin:end]
             if len(own):
-                parts = {name: Part.cut(value, own) for name, value in each.items()}
+                parts = {name: value.for_clients(own) for name, value in each.items()}
                 part = call._replace(ids=own, message=parts)
                 waiting.append(actor.collect.remote(shared, part, fold))
         total = fold.start()

@@ -118,7 +118,9 @@ class Simulator:
         to = self.device if getattr(fold, "anywhere", False) else CPU
         for chunk in tidily(self.chunks(call.ids)):
             cohort = self.cohort(chunk, call.round, call.address)
-            download = {n: v.of(chunk) if isinstance(v, Each) else v for n, v in message.items()}
+            download = {
+                n: v.rows_for(chunk) if isinstance(v, Each) else v for n, v in message.items()
+            }
             upload = self.on_device(call.step, cohort, **download)
             if self.device != CPU:
                 upload = type(upload)(*(to_device(value, to) for value in upload))

@@ -18,7 +18,7 @@ from coterie.core.algorithm import Algorithm, Serving
 from coterie.core.cohort import Cohort
 from coterie.core.errors import DataError, SettingError
 from coterie.core.population import Population
-from coterie.core.task import Summary, Tally
+from coterie.core.task import MetricSums, TaskMetrics
 from coterie.data.federation import Federation
 from coterie.engine.malloc import tidily
 from coterie.engine.simulator import Simulator
@@ -36,7 +36,7 @@ class Judged(NamedTuple):
     """Who was served what, and how well."""
 
     serving: Serving
-    summary: Summary
+    summary: TaskMetrics
     found: Tensor | None = None  # [N] the cluster of every sample, where samples have one
     true: Tensor | None = None  # [N] the label of every sample
 
@@ -241,7 +241,7 @@ class Evaluator:
 
     def _scores(self, serving: Serving, on: Simulator, ids: Tensor, rows_of: Tensor) -> Judged:
         """Clients `ids` with their models on the samples of clients `rows_of` in `on`."""
-        tally = Tally(on.task, len(ids))
+        tally = MetricSums(on.task, len(ids))
         labels: dict[int, tuple[Tensor, Tensor]] = {}  # place -> found and true ones
         for chunk in tidily(on.chunking.cut(on.samples.sizes[on.locate(rows_of)])):
             cohort = on.cohort(rows_of[chunk], 0, (on.seed, "score"))
@@ -253,7 +253,7 @@ class Evaluator:
                 for place, row, (_, y) in zip(chunk.tolist(), label, cohort, strict=True):
                     labels[place] = to_device(row[: len(y)], CPU), to_device(y, CPU)
             tally.add(chunk, to_device(found, CPU))
-        summary = tally.summary()
+        summary = tally.finish()
         if serving.label is None:
             return Judged(serving, summary)
         pairs = [labels[place] for place in range(len(ids))]

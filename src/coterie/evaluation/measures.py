@@ -1,6 +1,6 @@
 """How good a clustering is, and how near learned parameters are to the truth.
 
-Accuracy, F1 and loss come from the task (`Task.numbers`), for they depend on what is predicted.
+Accuracy, F1 and loss come from the task (`Task.metrics`), for they depend on what is predicted.
 """
 
 from __future__ import annotations

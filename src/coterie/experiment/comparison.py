@@ -12,11 +12,9 @@ from typing import Any
 
 from scipy import stats
 
-from coterie.algorithms import ALGORITHMS
 from coterie.core.errors import SettingError, did_you_mean
-from coterie.data import FEDERATIONS
-from coterie.experiment.plan import named, names_a_file
-from coterie.experiment.settings import RunSettings, setting_names
+from coterie.experiment.plan import Owners, find_owners, names_a_file
+from coterie.experiment.settings import setting_names
 from coterie.experiment.sweeps import Job
 
 DEFAULT_SEEDS = 3
@@ -62,18 +60,22 @@ class Comparison:
 
     def check(self) -> None:
         """Refuse names that nobody knows and settings that nothing in the comparison has."""
-        owners: dict[str, set[str]] = {}
-        for name in self.algorithms:
-            owners[name] = set(setting_names(named("algorithm", name, ALGORITHMS)))
-        shared = set(setting_names(RunSettings, *map(kind_of, self.federations)))
-        everything = shared.union(*owners.values())
+        known = {
+            algorithm: {
+                key
+                for federation in self.federations
+                for key in setting_names(*self._owners(algorithm, federation))
+            }
+            for algorithm in self.algorithms
+        }
+        everything = set[str]().union(*known.values())
         for word in self.words:
             name = word.partition("=")[0]
             owner, dot, key = name.rpartition(".")
-            if dot and owner not in owners:
-                near = did_you_mean(owner, owners) or f" (compared: {', '.join(owners)})"
+            if dot and owner not in known:
+                near = did_you_mean(owner, known) or f" (compared: {', '.join(known)})"
                 raise SettingError(f"{owner} is not in the comparison{near}")
-            if key not in (owners[owner] | shared if dot else everything):
+            if key not in (known[owner] if dot else everything):
                 raise SettingError(f"no setting is named {key}{did_you_mean(key, everything)}")
 
     def jobs(self, folder: Path) -> list[Job]:
@@ -88,16 +90,24 @@ class Comparison:
 
     def _own(self, algorithm: str, federation: str) -> Iterable[str]:
         """The settings that one of the runs understands."""
-        kinds = [named("algorithm", algorithm, ALGORITHMS), kind_of(federation), RunSettings]
-        known = setting_names(*kinds)
+        known = setting_names(*self._owners(algorithm, federation))
+        values = self._values(algorithm)
+        return (f"{key}={value}" for key, value in values.items() if key in known)
+
+    def _owners(self, algorithm: str, federation: str) -> Owners:
+        """The classes that the settings of one of the runs belong to."""
+        name = "table" if names_a_file(federation) else federation
+        return find_owners(algorithm, name, self._values(algorithm).get("network", ""))
+
+    def _values(self, algorithm: str) -> dict[str, str]:
+        """What is said of an algorithm: of it alone, and else of all."""
         values: dict[str, str] = {}
-        # What is said of one algorithm alone overrides what is said of all.
         for word in sorted(self.words, key=lambda word: "." in word.partition("=")[0]):
             name, _, value = word.partition("=")
             owner, _, key = name.rpartition(".")
-            if owner in ("", algorithm) and key in known:
+            if owner in ("", algorithm):
                 values[key] = value
-        return (f"{key}={value}" for key, value in values.items())
+        return values
 
 
 @dataclass(frozen=True)
@@ -231,8 +241,3 @@ def latex(head: list[str], rows: list[list[str]]) -> str:
 
 
 FORMATS = {"markdown": markdown, "latex": latex}
-
-
-def kind_of(federation: str) -> type[Any]:
-    """The settings class of a federation, or of a file of the user's."""
-    return named("federation", "table" if names_a_file(federation) else federation, FEDERATIONS)

@@ -17,7 +17,6 @@ from typing import Any, get_type_hints
 import torch
 from torch import Tensor
 
-from coterie.algorithms import ALGORITHMS
 from coterie.channel.lost_replies import LostReplies
 from coterie.channel.metering import ByteMeter, Metering
 from coterie.channel.progress import CountReplies
@@ -35,6 +34,7 @@ from coterie.experiment.checkpoint import Checkpoint
 from coterie.experiment.folder import Record, RunFolder
 from coterie.experiment.health import Watch
 from coterie.experiment.settings import RunSettings
+from coterie.registry import algorithm_name
 from coterie.report.frames import Frames, moments
 from coterie.report.pictures import sheets
 from coterie.version import __version__
@@ -62,7 +62,7 @@ class Run:
         at_most_clients(settings, "per_round", len(federation))
         for part in (federation.train, federation.test):
             if part is not None:
-                task.check(part.x, part.y)
+                task.check_samples(part.x, part.y)
         self.algorithm = algorithm
         self.federation = federation
         self.task = task
@@ -170,7 +170,7 @@ class Run:
 
         It is -1 where clients make a model of their own, as those of `local` do.
         """
-        self.task.check(federation.train.x, federation.train.y)
+        self.task.check_samples(federation.train.x, federation.train.y)
         count = len(self.federation)
         unseen = Simulator(
             federation.train,
@@ -248,7 +248,7 @@ class Run:
         try:
             with self.watch.noting():
                 start = Start(
-                    population=self,
+                    sampler=self,
                     task=self.task,
                     clients=len(self.federation),
                     seed=self.start_seed,
@@ -404,10 +404,9 @@ class Run:
 
 def described(algorithm: Algorithm[Any], federation: str, settings: RunSettings) -> dict[str, Any]:
     """The configuration of a run that was put together in Python."""
-    names = {kind: name for name, kind in ALGORITHMS.items()}
     return {
         "coterie": __version__,
-        "algorithm": names.get(type(algorithm), type(algorithm).__name__),
+        "algorithm": algorithm_name(algorithm),
         "federation": federation,
         "settings": {**asdict(algorithm), **asdict(settings)},  # type: ignore[call-overload]
         "command": "",

@@ -1,13 +1,13 @@
 """Settings: `key=value` words, typed and checked against frozen dataclasses.
 
-One name is one quantity everywhere, so the settings of the algorithm, the federation and the run
-share one space without prefixes. What a setting means is written in its field
+One name is one quantity everywhere, so the settings of the algorithm, the federation, the
+network and the run share one space without prefixes. What a setting means is written in its field
 (`core/settings.py`), so that the class and `coterie describe` cannot disagree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
 from functools import cache
 from typing import Any, NamedTuple, get_type_hints
@@ -57,6 +57,15 @@ class RunSettings:
             )
 
 
+@dataclass(frozen=True, kw_only=True)
+class NetworkChoice:
+    """Which network is trained; its own settings are settings of the run as well."""
+
+    network: str = setting(
+        "", "network that is trained, by its name; empty: that which the federation suggests"
+    )
+
+
 class Setting(NamedTuple):
     """One field of a settings class."""
 
@@ -90,10 +99,10 @@ def default_of(field: Field[Any]) -> Any:
     return field.default
 
 
-def parse(words: list[str], owners: list[type]) -> dict[str, Any]:
+def parse_settings(words: Iterable[str], owners: Iterable[type]) -> dict[str, Any]:
     """Values of `key=value` words, each of the type that one of `owners` gives the key.
 
-    >>> parse(["rounds=20", "fraction=0.5"], [RunSettings])
+    >>> parse_settings(["rounds=20", "fraction=0.5"], [RunSettings])
     {'rounds': 20, 'fraction': 0.5}
     """
     known = {setting.name: setting for owner in owners for setting in settings_of(owner)}
@@ -107,7 +116,7 @@ def parse(words: list[str], owners: list[type]) -> dict[str, Any]:
             raise SettingError(f"no setting is named {name}{near}")
         if name in values:
             raise SettingError(f"`{name}` is given twice")
-        values[name] = convert(known[name], text)
+        values[name] = convert_setting(known[name], text)
     return values
 
 
@@ -130,7 +139,7 @@ def parse_grid(words: list[str], owner: type) -> tuple[list[str], dict[str, tupl
             continue
         if name in grid:
             raise SettingError(f"`{name}` is given twice")
-        grid[name] = tuple(convert(known[name], part) for part in text.split(","))
+        grid[name] = tuple(convert_setting(known[name], part) for part in text.split(","))
         if len(set(grid[name])) < len(grid[name]):
             raise SettingError(f"`{name}` is given the same value twice: {text}")
     return plain, grid
@@ -145,7 +154,7 @@ def grid_text(values: Sequence[Any]) -> str:
     return ",".join(map(str, values))
 
 
-def convert(setting: Setting, text: str) -> Any:
+def convert_setting(setting: Setting, text: str) -> Any:
     """The text of a setting as its type."""
     if setting.type is bool:
         if text.lower() in ("true", "false"):
@@ -161,7 +170,7 @@ def convert(setting: Setting, text: str) -> Any:
         raise SettingError(f"`{setting.name}` must be {kinds[setting.type]}, got {text}") from None
 
 
-def make(owner: type[Any], values: dict[str, Any]) -> Any:
+def make_settings(owner: type[Any], values: Mapping[str, Any]) -> Any:
     """An instance of a settings class from those of `values` that are its own."""
     own = {field.name for field in fields(owner)}
     return owner(**{name: value for name, value in values.items() if name in own})

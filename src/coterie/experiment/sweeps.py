@@ -19,7 +19,7 @@ from typing import Any
 
 from coterie.core.errors import CoterieError, SettingError
 from coterie.experiment.folder import RunFolder
-from coterie.experiment.plan import planned
+from coterie.experiment.plan import complete_settings, make_plan
 
 POLL_SECONDS = 0.2
 PATIENCE_SECONDS = 30.0  # for a run to finish its round and leave a checkpoint
@@ -151,12 +151,12 @@ def complaints(failed: Sequence[Worker]) -> str:
 
 def check(job: Job) -> int:
     """The rounds of a job; refuse words that cannot be run, and a folder with another run."""
-    plan = planned(list(job.words))
+    plan = make_plan(list(job.words))
     if (job.folder / "config.json").exists():
         config = RunFolder.existing(job.folder).config
         names = (config.get("algorithm"), config.get("federation"))
         if names != (plan.algorithm_name, plan.federation_name) or (
-            config.get("settings") != plan.values()
+            complete_settings(names[1], config.get("settings", {})) != plan.values()
         ):
             raise SettingError(
                 f"{job.folder} holds a run with other settings; give another folder with --out"

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coterie.core.errors import CoterieError, SettingError
-from coterie.deploy.keys import need_flower
-from coterie.experiment.plan import planned
+from coterie.deploy.flwr_internals import need_flower
+from coterie.experiment.plan import make_plan
 from coterie.flower.settings import App, NetworkSettings
 from coterie.version import __version__
 
@@ -101,11 +101,11 @@ def client_app() -> ClientApp:
 
     @app.query()
     def answer(message: Message, context: Context) -> Message:
-        from coterie.flower.node import NodeFile, Worker
+        from coterie.flower.node import NodeFile, NodeWorker
 
         node = context.node_config.get("node")
         file = NodeFile.read(Path(str(node))) if node else NodeFile()
-        return Worker(file)(message, context)
+        return NodeWorker(file)(message, context)
 
     return app
 
@@ -139,15 +139,15 @@ def write_app(folder: Path, words: list[str]) -> App:
 def app_of(words: list[str]) -> App:
     """The app of a line of `coterie run`, with the schema of the table if it is about one."""
     from coterie.data.tables.schema import Schema
-    from coterie.experiment.settings import make, parse, setting_names
+    from coterie.experiment.settings import make_settings, parse_settings, setting_names
 
     own = set(setting_names(NetworkSettings))
     of_network = [word for word in words if word.partition("=")[0] in own and "=" in word]
     rest = [word for word in words if word not in of_network]
     if not any(word.startswith("evaluate=") for word in rest):
         rest.append(f"evaluate={EVALUATE}")
-    plan = planned(rest)
-    network = make(NetworkSettings, parse(of_network, [NetworkSettings]))
+    plan = make_plan(rest)
+    network = make_settings(NetworkSettings, parse_settings(of_network, [NetworkSettings]))
     schema = None
     if plan.federation_name == "table":
         prepared = plan.federation.prepare(plan.federation.path, plan.settings.seed)

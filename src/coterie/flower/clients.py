@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.algorithms import ALGORITHMS
 from coterie.core.algorithm import Serving
-from coterie.core.clients import Call, Clients, Each, Fold, Part, merge_answers, step_name
+from coterie.core.clients import Call, Clients, Each, Fold, merge_answers, step_name
 from coterie.data.federation import Federation, Samples
 from coterie.data.tables.columns import in_order
 from coterie.engine.simulator import Simulator
@@ -30,13 +29,14 @@ from coterie.flower.replies import Spec, Usual, checked
 from coterie.flower.roster import Roster, warn
 from coterie.flower.settings import App
 from coterie.flower.wire import BadPacket, Packet
+from coterie.registry import algorithm_name
+from coterie.tasks.defaults import learns_centres
 from coterie.tensors.lazy import dense
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
 MOST_CLASSES = 100  # true clusters of samples, where no schema says how many there are
-NAMES = {kind: name for name, kind in ALGORITHMS.items()}
 
 
 class Network(Simulator):
@@ -64,7 +64,7 @@ class Network(Simulator):
         self.roster.names = names
         self.roster.check_alike()
         first = next(iter(self.roster.known.values()))
-        federation, task = self.app.plan.prepared(rehearsal(self.app, first))
+        federation, task = self.app.plan.prepare(rehearsal(self.app, first))
         offsets = torch.tensor([0, *sizes]).cumsum(0)
         # The rehearsal's client stands for all where only shapes count; the sizes are the clients'.
         super().__init__(
@@ -101,7 +101,7 @@ class Network(Simulator):
             name=self.app.plan.federation_name,
             clients=tuple(self.names),
             classes=classes,
-            sample_clusters=getattr(self.app.plan.algorithm, "learns", "") == "centres"
+            sample_clusters=learns_centres(self.app.plan.algorithm)
             and not self.samples.y.is_floating_point(),
         )
 
@@ -217,13 +217,13 @@ class Network(Simulator):
             step, given = unwrapped(step)
             asked = {
                 "step": step.__name__,
-                "of": NAMES[type(step.__self__)],  # type: ignore[attr-defined]
+                "of": algorithm_name(step.__self__),  # type: ignore[attr-defined]
                 "settings": asdict(step.__self__),  # type: ignore[attr-defined]
             }
             message = {**given, **message}
         for name, value in message.items():
             if isinstance(value, Each):
-                cut = Part.cut(value, own)
+                cut = value.for_clients(own)
                 tensors[f"each.{name}"] = cut.rows
                 if cut.index is not None:
                     used, index = cut.index.unique(return_inverse=True)
@@ -249,7 +249,7 @@ class Network(Simulator):
     ) -> Any:
         """What the step returns for one client, made here on samples of no meaning."""
         cohort = self.rehearsed.cohort(torch.tensor([0]), round, (self.seed, "rehearsal"))
-        download = {n: v.of(ids) if isinstance(v, Each) else v for n, v in message.items()}
+        download = {n: v.rows_for(ids) if isinstance(v, Each) else v for n, v in message.items()}
         made = step(cohort, **download)
         return type(made)(*map(dense, made))
 

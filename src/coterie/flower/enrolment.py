@@ -63,4 +63,7 @@ def rehearsal(app: App, known: Known) -> Federation:
     x = torch.rand(2, *known.shape, generator=generator)
     x = x.to(known.types[0]) if known.types[0].is_floating_point else (9 * x).to(known.types[0])
     y = torch.arange(2).to(known.types[1])
-    return Federation(Samples(x, y, torch.tensor([0, 2])))
+    data = app.plan.federation
+    return Federation(
+        Samples(x, y, torch.tensor([0, 2])), class_count=data.class_count, scale=data.pixel_scale
+    )

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.algorithm import Algorithm, Serving
-from coterie.core.task import summary
+from coterie.core.task import task_metrics
 from coterie.engine.simulator import Simulator
 from coterie.evaluation.evaluator import Evaluator, Judged, has_losses, on_a_map
 from coterie.flower.clients import Network
@@ -64,7 +64,7 @@ class NetworkEvaluator(Evaluator):
             self._map = ids, answer.map
         kept = torch.isin(serving.ids, ids)
         serving = serving._replace(ids=serving.ids[kept], cluster=serving.cluster[kept])
-        quality = summary(self.network.task, answer.scores)
+        quality = task_metrics(self.network.task, answer.scores)
         if serving.label is None:
             return Judged(serving, quality)
         # As many samples of each kind as there are, client after client.

@@ -22,17 +22,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from coterie.algorithms import ALGORITHMS
-from coterie.core.clients import Call, Part, Stacked
+from coterie.core.clients import Call, Each, Stacked
 from coterie.core.errors import CoterieError, DataError, SettingError, did_you_mean
 from coterie.data.federation import Federation
 from coterie.engine.client_memory import ClientMemory
 from coterie.engine.simulator import Simulator
 from coterie.evaluation.evaluator import losses_or_gradients, score_by_label
-from coterie.experiment.settings import make, setting_names
+from coterie.experiment.settings import make_settings, setting_names
 from coterie.flower.memory import Versions
 from coterie.flower.settings import App
 from coterie.flower.wire import BadPacket, Packet, packed, tensor, unpacked, word
+from coterie.registry import find
 from coterie.version import __version__
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Node:
                 f"{federation.name} is tested on clients that do not train, which a network does "
                 "not have; take a federation whose clients have test samples of their own"
             )
-        self.task.check(self.train.x, self.train.y)
+        self.task.check_samples(self.train.x, self.train.y)
         self.place = torch.arange(0)  # row of each client that the message names
         self.ids = torch.arange(0)
         self.memory = ClientMemory(len(self.train), self.rows_of)
@@ -244,10 +244,10 @@ class Node:
         settings = word(packet, "settings", dict)
         if of not in (self.app.plan.algorithm_name, *BEGINNERS):
             raise BadPacket(f"this app has no algorithm {of!r}")
-        kind = ALGORITHMS[of]
+        kind = find("algorithm", of)
         if set(settings) != set(setting_names(kind)):
             raise BadPacket(f"{of} has other settings")
-        step = getattr(make(kind, settings), name, None) if name.isidentifier() else None
+        step = getattr(make_settings(kind, settings), name, None) if name.isidentifier() else None
         if not getattr(step, "__on_client__", False):
             raise BadPacket(f"{of} has no client step {name!r}")
         return step
@@ -260,11 +260,11 @@ class Node:
             if owner == "all":
                 found[rest] = value
             elif owner == "each":
-                found[rest] = Part(value, packet.tensors.get(f"index.{rest}"), self.ids)
+                found[rest] = Each(value, packet.tensors.get(f"index.{rest}"), self.ids)
         return found
 
 
-class Worker:
+class NodeWorker:
     """Answers the messages of all runs that come to a node."""
 
     def __init__(self, file: NodeFile) -> None:

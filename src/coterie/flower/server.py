@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coterie.core.errors import CheckpointError, CoterieError
-from coterie.deploy.waits import fetch_promptly
+from coterie.deploy.flwr_internals import shorten_fetch_waits
 from coterie.experiment.run import Run
 from coterie.files import to_json, write_text
 from coterie.flower.clients import Network
@@ -27,7 +27,7 @@ NETWORK = "network.json"  # in the run folder: the name of the run, and its clie
 def serve(grid: Grid, config: Mapping[str, Any], attempt: str) -> Run:
     """Do the run that the settings of an app describe; `attempt` is Flower's name of it."""
     app = App.of(config)
-    fetch_promptly(app.network.timeout)
+    shorten_fetch_waits(app.network.timeout)
     out = Path(app.network.out)
     resume = app.network.resume
     if not resume:

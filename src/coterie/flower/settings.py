@@ -20,8 +20,8 @@ from coterie.core.task import Task
 from coterie.core.validate import above, at_least, fraction
 from coterie.data.federation import Federation
 from coterie.data.tables.schema import Schema
-from coterie.experiment.plan import Plan, built, planned_again
-from coterie.experiment.settings import make, parse, setting_names
+from coterie.experiment.plan import Plan, build_federation, plan_again
+from coterie.experiment.settings import make_settings, parse_settings, setting_names
 from coterie.version import __version__
 
 
@@ -70,7 +70,7 @@ class App:
         schema = rest.pop("schema", "")
         own = set(setting_names(NetworkSettings))
         network = {name: value for name, value in rest.items() if name in own}
-        plan = planned_again(
+        plan = plan_again(
             {
                 "coterie": __version__,
                 **names,
@@ -88,7 +88,7 @@ class App:
         words = [f"{name}={value}" for name, value in network.items()]
         return cls(
             plan,
-            make(NetworkSettings, parse(words, [NetworkSettings])),
+            make_settings(NetworkSettings, parse_settings(words, [NetworkSettings])),
             Schema.of(json.loads(str(schema))) if schema else None,
         )
 
@@ -117,11 +117,12 @@ class App:
                 raise SettingError(
                     f"this app runs on {plan.federation_name}, so a node has no `data` of its own"
                 )
-            return plan.prepared(built(plan.federation_name, plan.federation, plan.settings.seed))
+            data = build_federation(plan.federation_name, plan.federation, plan.settings.seed)
+            return plan.prepare(data)
         if self.schema is None:
             raise SettingError("the app has no schema: make it anew with `coterie deploy init`")
         settings = replace(plan.federation, path=path or plan.federation.path)
         if not settings.path:
             raise SettingError('a node of this app needs its own table: data = "FILE" in its file')
         own = self.schema.federation(settings, plan.settings.seed)
-        return own, plan.prepared(self.schema.stub(own.train.x.shape[1:], own.train.x.dtype))[1]
+        return own, plan.prepare(self.schema.stub(own.train.x.shape[1:], own.train.x.dtype))[1]

@@ -1,5 +1,10 @@
-"""Networks of the papers, as plain PyTorch modules."""
+"""Networks: settings classes by which a run names one, and the PyTorch modules they build.
 
-from coterie.networks.networks import celeba_cnn, cifar_cnn, femnist_cnn, linear, mlp
+A network has one method, `module(shape, outputs)`: a new module with random weights, for samples of
+this shape and so many outputs. All its randomness comes from PyTorch's generator.
+"""
 
-__all__ = ["celeba_cnn", "cifar_cnn", "femnist_cnn", "linear", "mlp"]
+from coterie.networks.cnn import CelebaCnn, CifarCnn, FemnistCnn
+from coterie.networks.mlp import Linear, Mlp, mlp
+
+__all__ = ["CelebaCnn", "CifarCnn", "FemnistCnn", "Linear", "Mlp", "mlp"]

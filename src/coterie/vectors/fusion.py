@@ -61,7 +61,7 @@ class Pairs(NamedTuple):
     scale: Tensor  # [q] s
 
 
-def together(omega: Tensor) -> Pairs:
+def all_pairs(omega: Tensor) -> Pairs:
     """All pairs of m devices [m, p], with theta = v = 0."""
     m, p = omega.shape
     i, j = torch.triu_indices(m, m, offset=1)
@@ -69,31 +69,31 @@ def together(omega: Tensor) -> Pairs:
     return Pairs(i * m + j, omega.new_zeros(len(i), p), nothing, nothing)
 
 
-def touched(m: int, ids: Tensor, *, both: bool) -> Tensor:
+def active_pairs(m: int, ids: Tensor, *, both: bool) -> Tensor:
     """The pairs [m, m] that a round updates: those with a device in `ids`, or with both in it."""
-    active = torch.zeros(m, dtype=torch.bool)
-    active[ids] = True
-    return active[:, None] & active if both else active[:, None] | active
+    chosen = torch.zeros(m, dtype=torch.bool)
+    chosen[ids] = True
+    return chosen[:, None] & chosen if both else chosen[:, None] | chosen
 
 
 def update(
-    pairs: Pairs, omega: Tensor, touched: Tensor, shrink: Shrink, *, forget: bool
+    pairs: Pairs, omega: Tensor, active: Tensor, shrink: Shrink, *, forget: bool
 ) -> tuple[Pairs, Tensor]:
-    """Update the pairs that `touched` [m, m] names, for devices at omega [m, p].
+    """Update the pairs that `active` [m, m] names, for devices at omega [m, p].
 
     Gives the pairs, and zeta_i, the mean over j of omega_j + theta_ij - v_ij / rho [m, p]. With
-    `forget`, a pair that has parted again is no longer kept; this is exact if every pair is touched
+    `forget`, a pair that has parted again is no longer kept; this is exact if every pair is active
     as soon as one of its devices has moved.
     """
     m, p = omega.shape
     kept = torch.zeros(m * m, dtype=torch.bool)
     kept[pairs.pair] = True
-    touched = touched.flatten()
+    active = active.flatten()
     back = pairs.pair[:0]
     if len(pairs.pair) < m * (m - 1) // 2:
         # Parted pairs whose devices have come near each other keep something again.
         near = shrink(torch.cdist(omega, omega).flatten()) < 1
-        back = torch.nonzero((near & touched & ~kept).view(m, m).triu(1).flatten()).flatten()
+        back = torch.nonzero((near & active & ~kept).view(m, m).triu(1).flatten()).flatten()
         kept[back] = True
     index = torch.cat([pairs.pair, back])
     norm = torch.cat([pairs.norm, omega.new_zeros(len(back))])
@@ -108,7 +108,7 @@ def update(
         before = pairs.delta[here]
         delta[: len(before)] = before
         delta[len(before) :] = 0
-        now = torch.nonzero(touched[index[here]]).flatten()
+        now = torch.nonzero(active[index[here]]).flatten()
         if len(now):
             old = s[now]
             fresh = omega[i[now]].sub_(omega[j[now]]).addcmul_(delta[now], (1 - old)[:, None])
@@ -163,14 +163,3 @@ def cluster_means(omega: Tensor, cluster: Tensor, size: Tensor) -> Tensor:
     weight = member * size
     weight = torch.where(weight.sum(1, keepdim=True) > 0, weight, member)
     return ((weight @ omega.double()) / weight.sum(1, keepdim=True)).to(omega.dtype)
-
-
-def widest(lams: list[float], a: float, models: Tensor) -> float:
-    """The largest of falling lambdas under which the models [k, p] of clusters do not attract each
-    other, that is, with a lambda at most their least distance; the smallest if there is none.
-
-    >>> widest([4.0, 2.0, 1.0], 3.0, torch.tensor([[0.0], [6.5]]))
-    2.0
-    """
-    gap = float(torch.pdist(models).min()) if len(models) > 1 else torch.inf
-    return next((lam for lam in lams if a * lam <= gap), lams[-1])

@@ -12,9 +12,10 @@ import torch
 import coterie
 from coterie import IFCA
 from coterie.core.errors import SettingError
-from coterie.data import FEDERATIONS, sources
+from coterie.data import sources
 from coterie.data.federation import Samples, split_parts
 from coterie.data.federations import synthetic
+from coterie.registry import FEDERATIONS
 
 
 @pytest.fixture

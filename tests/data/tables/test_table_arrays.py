@@ -33,7 +33,7 @@ def test_a_folder_of_arrays_needs_no_pyarrow_and_keeps_shapes(tmp_path, monkeypa
     assert got.classes == ("a", "b")
     assert got.federation.train.x.shape == (6, 2, 3)
     assert got.federation.train.client(1)[0].unique().tolist() == [2]
-    assert Table(hidden=5).task(got.federation).module[1].in_features == 6
+    assert got.federation.outputs == 2
 
 
 def test_samples_keep_their_labels_when_they_are_split(tmp_path):

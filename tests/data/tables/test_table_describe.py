@@ -3,7 +3,7 @@ import pytest
 
 from coterie.core.errors import DataError, SettingError
 from coterie.data.tables import Table, describe
-from coterie.data.tables.describe import described
+from coterie.data.tables.describe import describe_source
 
 
 def healthy(n=600, m=6):
@@ -176,7 +176,7 @@ def test_settings_as_the_command_line_has_them_are_described(pyarrow, tmp_path):
 
     feather.write_feather(pyarrow.table(healthy()), tmp_path / "rows.feather")
     settings = Table(path=str(tmp_path / "rows.feather"), features="age")
-    assert described(settings) == describe(tmp_path / "rows.feather", features="age")
-    assert described(settings).startswith(
+    assert describe_source(settings) == describe(tmp_path / "rows.feather", features="age")
+    assert describe_source(settings).startswith(
         "rows.feather: 6 clients, 600 rows, columns to predict from: 1"
     )

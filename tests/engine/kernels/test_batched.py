@@ -42,7 +42,7 @@ def test_batched_equals_per_client_for_any_shape_and_work(
     if pull:
         work |= {"pull": pull, "anchor": torch.ones_like(start)}
     if head_only:
-        work |= {"only": task.layout.part("head")}
+        work |= {"part": task.layout.part("head")}
     one, two = (
         cohort(task, kernel, sizes, features, outputs, seed)
         for kernel in (PerClientKernel, BatchedKernel)

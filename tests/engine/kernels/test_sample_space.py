@@ -118,7 +118,7 @@ def test_a_part_of_the_samples_does_not_get_what_was_kept_for_all(everything_cou
     def ends(kernel):
         cohort = simulator.cohort(simulator.ids, 0, (0,))
         cohort._kernel = kernel
-        parts = [*cohort.split(0.5), cohort, cohort.only(torch.tensor([4, 1]))]
+        parts = [*cohort.split(0.5), cohort, cohort.subset(torch.tensor([4, 1]))]
         return [part.descend(start[: len(part)], lr=0.3, steps=3) for part in parts]
 
     for found, exact in zip(ends(simulator.kernel), ends(PerClientKernel(task)), strict=True):
@@ -203,7 +203,7 @@ def test_any_work_in_sample_space_equals_that_on_the_weights(
     if pull:
         work |= {"pull": pull, "anchor": anchors[anchor]}
     if moving != "all" and layers > 1:
-        work["only"] = task.layout.part(moving)
+        work["part"] = task.layout.part(moving)
     exact, found = both(module, sizes, 6, start, **work)
     assert isinstance(found, Lazy)
     member = torch.rand(2, len(sizes), generator=generator).double()
@@ -217,7 +217,7 @@ def test_any_work_in_sample_space_equals_that_on_the_weights(
     "work",
     [
         {"pull": torch.arange(24.0).double(), "anchor": torch.zeros(1, 24).double()},
-        {"only": torch.arange(24) % 2 == 0},
+        {"part": torch.arange(24) % 2 == 0},
     ],
     ids=["pulled unequally", "half of it frozen"],
 )

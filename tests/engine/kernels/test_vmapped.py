@@ -56,7 +56,7 @@ def test_all_at_once_equals_one_by_one_for_any_shape_and_work(
     if pull:
         work |= {"pull": torch.rand(d).double(), "anchor": torch.ones_like(start)}
     if head_only:
-        work |= {"only": task.layout.part("head")}
+        work |= {"part": task.layout.part("head")}
     one, two = (
         cohort(task, kernel, sizes, 12, outputs, seed)
         for kernel in (PerClientKernel, VmappedKernel)

@@ -14,11 +14,9 @@ from torch import Tensor
 
 from coterie.core.errors import SettingError
 from coterie.core.settings import setting
-from coterie.core.validate import at_least, one_of
+from coterie.core.validate import at_least
 from coterie.data import sources
 from coterie.data.federation import Federation, Samples, check_share, split_parts
-from coterie.networks import celeba_cnn, femnist_cnn, mlp
-from coterie.tasks import Classification
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,13 +24,21 @@ class MnistWriters:
     """MNIST's training digits by the 539 people who wrote them; the true cluster is their group."""
 
     train_share: float = setting(0.8, "share of a client's samples that it trains on")
-    hidden: int = setting(200, "width of the network's hidden layer")
 
-    suggests: ClassVar[dict[str, Any]] = {"k": 2, "lr": 0.1, "epochs": 1, "batch": 10, "rounds": 50}
+    class_count: ClassVar[int] = 10
+    pixel_scale: ClassVar[float] = 255
+    suggests: ClassVar[dict[str, Any]] = {
+        "k": 2,
+        "lr": 0.1,
+        "epochs": 1,
+        "batch": 10,
+        "rounds": 50,
+        "network": "mlp",
+        "hidden": 200,
+    }
 
     def __post_init__(self) -> None:
         check_share(self)
-        at_least(self, "hidden", 1)
 
     def build(self, seed: int) -> Federation:
         images, labels = sources.load_mnist("train")
@@ -46,11 +52,10 @@ class MnistWriters:
             Samples.picked(images, labels, test),
             cluster,
             name="mnist-writers",
+            class_count=self.class_count,
+            scale=self.pixel_scale,
             clients=tuple(str(int(writer[rows[0]])) for rows in parts),
         )
-
-    def task(self, federation: Federation) -> Classification:
-        return Classification(mlp(784, self.hidden, 10), scale=255)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,11 +66,9 @@ class Femnist:
         0.8, "share of a writer's images to train on; 0: the split of the files"
     )
     fewest: int = setting(2, "writers with fewer images are left out")
-    network: str = setting(
-        "cnn", "cnn: two convolutions, as in LEAF; mlp: one hidden layer, much faster"
-    )
-    hidden: int = setting(2048, "width of the network's last hidden layer")
 
+    class_count: ClassVar[int] = 62
+    pixel_scale: ClassVar[float] = 255
     suggests: ClassVar[dict[str, Any]] = {
         "k": 2,
         "lr": 0.004,
@@ -74,12 +77,12 @@ class Femnist:
         "fraction": 0.1,
         "rounds": 100,
         "start": "warm",
+        "network": "cnn",
+        "hidden": 2048,
     }
 
     def __post_init__(self) -> None:
         at_least(self, "fewest", 2)
-        one_of(self, "network", ["cnn", "mlp"])
-        at_least(self, "hidden", 1)
         if self.train_share:
             check_share(self)
 
@@ -100,13 +103,10 @@ class Femnist:
             Samples.picked(data.images, data.labels, train),
             Samples.picked(data.images, data.labels, test),
             name="femnist",
+            class_count=self.class_count,
+            scale=self.pixel_scale,
             clients=tuple(data.writers[data.writer[rows[0]]] for rows in train),
         )
-
-    def task(self, federation: Federation) -> Classification:
-        if self.network == "mlp":
-            return Classification(mlp(784, self.hidden, 62), scale=255)
-        return Classification(lambda: femnist_cnn(self.hidden), scale=255)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +117,8 @@ class Celeba:
     fewest: int = setting(5, "people with fewer images are left out, as LEAF does")
     people: int = setting(0, "people that take part, in order of their number; 0: all")
 
+    class_count: ClassVar[int] = 2
+    pixel_scale: ClassVar[float] = 255
     suggests: ClassVar[dict[str, Any]] = {
         "k": 2,
         "lr": 0.1,
@@ -125,6 +127,7 @@ class Celeba:
         "fraction": 0.1,
         "rounds": 100,
         "start": "warm",
+        "network": "celeba-cnn",
     }
 
     def __post_init__(self) -> None:
@@ -143,11 +146,10 @@ class Celeba:
             Samples.picked(data.images, data.smiling, train),
             Samples.picked(data.images, data.smiling, test),
             name="celeba",
+            class_count=self.class_count,
+            scale=self.pixel_scale,
             clients=tuple(data.people[data.person[rows[0]]] for rows in parts),
         )
-
-    def task(self, federation: Federation) -> Classification:
-        return Classification(celeba_cnn, scale=255)
 
 
 def by_owner(owner: Tensor) -> list[Tensor]:

@@ -15,8 +15,6 @@ from coterie.core.settings import setting
 from coterie.core.validate import above, at_least, one_of
 from coterie.data import sources, splits
 from coterie.data.federation import Federation, Samples, check_share, split_parts
-from coterie.networks import cifar_cnn, mlp
-from coterie.tasks import Classification
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,16 +26,24 @@ class Digits:
     alpha: float = setting(0.5, "Dirichlet concentration; small: clients differ much")
     shards: int = setting(2, "shards that each client is dealt")
     train_share: float = setting(0.8, "share of a client's samples that it trains on")
-    hidden: int = setting(100, "width of the network's hidden layer")
 
-    suggests: ClassVar[dict[str, Any]] = {"lr": 0.1, "epochs": 1, "batch": 10, "rounds": 50}
+    name: ClassVar[str] = "digits"
+    class_count: ClassVar[int] = 10
+    pixel_scale: ClassVar[float] = 1.0
+    suggests: ClassVar[dict[str, Any]] = {
+        "lr": 0.1,
+        "epochs": 1,
+        "batch": 10,
+        "rounds": 50,
+        "network": "mlp",
+        "hidden": 100,
+    }
 
     def __post_init__(self) -> None:
         at_least(self, "clients", 1)
         one_of(self, "split", ["iid", "dirichlet", "shards"])
         above(self, "alpha", 0)
         at_least(self, "shards", 1)
-        at_least(self, "hidden", 1)
         check_share(self)
 
     def build(self, seed: int) -> Federation:
@@ -50,17 +56,17 @@ class Digits:
         else:
             parts = splits.shards(y, self.clients, self.shards, generator)
         train, test = split_parts(parts, self.train_share, seed)
-        return Federation(Samples.picked(x, y, train), Samples.picked(x, y, test), name=self.name())
-
-    def name(self) -> str:
-        return "digits"
+        return Federation(
+            Samples.picked(x, y, train),
+            Samples.picked(x, y, test),
+            name=self.name,
+            class_count=self.class_count,
+            scale=self.pixel_scale,
+        )
 
     def source(self) -> tuple[Tensor, Tensor]:
         """All images and labels."""
         return sources.load_digits()
-
-    def task(self, federation: Federation) -> Classification:
-        return Classification(mlp(64, self.hidden, 10))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,40 +74,37 @@ class Mnist(Digits):
     """MNIST's 60,000 training digits, dealt out evenly, by Dirichlet shares, or in shards."""
 
     clients: int = setting(100, "clients m")
-    hidden: int = setting(200, "width of the network's hidden layer")
 
-    def name(self) -> str:
-        return "mnist"
+    name: ClassVar[str] = "mnist"
+    pixel_scale: ClassVar[float] = 255
+    suggests: ClassVar[dict[str, Any]] = {**Digits.suggests, "hidden": 200}
 
     def source(self) -> tuple[Tensor, Tensor]:
         return sources.load_mnist("train")
-
-    def task(self, federation: Federation) -> Classification:
-        return Classification(mlp(784, self.hidden, 10), scale=255)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FashionMnist(Mnist):
     """Fashion-MNIST's 60,000 training images, dealt out like MNIST."""
 
-    def name(self) -> str:
-        return "fashion-mnist"
+    name: ClassVar[str] = "fashion-mnist"
 
     def source(self) -> tuple[Tensor, Tensor]:
         return sources.load_fashion_mnist("train")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cifar10(Digits):
-    """CIFAR-10's 50,000 training images, dealt out like MNIST; `hidden` is not used."""
+class Cifar10(Mnist):
+    """CIFAR-10's 50,000 training images, dealt out like MNIST."""
 
-    clients: int = setting(100, "clients m")
-
-    def name(self) -> str:
-        return "cifar10"
+    name: ClassVar[str] = "cifar10"
+    suggests: ClassVar[dict[str, Any]] = {
+        "lr": 0.1,
+        "epochs": 1,
+        "batch": 10,
+        "rounds": 50,
+        "network": "cifar-cnn",
+    }
 
     def source(self) -> tuple[Tensor, Tensor]:
         return sources.load_cifar10("train")
-
-    def task(self, federation: Federation) -> Classification:
-        return Classification(cifar_cnn, scale=255)

@@ -18,8 +18,6 @@ from coterie.core.settings import setting
 from coterie.core.validate import at_least
 from coterie.data import sources, splits
 from coterie.data.federation import Federation, Samples, check_share, split_parts
-from coterie.networks import mlp
-from coterie.tasks import Classification
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +31,9 @@ class LabelSwapMnist:
     )
     samples: int = setting(0, "samples that are dealt out in all; 0: all 60,000")
     train_share: float = setting(0.8, "share of a client's samples that it trains on")
-    hidden: int = setting(200, "width of the network's hidden layer")
 
+    class_count: ClassVar[int] = 10
+    pixel_scale: ClassVar[float] = 255
     suggests: ClassVar[dict[str, Any]] = {
         "k": 4,
         "lr": 0.01,
@@ -42,6 +41,8 @@ class LabelSwapMnist:
         "batch": 100,
         "fraction": 0.5,
         "rounds": 200,
+        "network": "mlp",
+        "hidden": 200,
     }
 
     def __post_init__(self) -> None:
@@ -49,7 +50,6 @@ class LabelSwapMnist:
         at_least(self, "groups", 1)
         at_least(self, "alpha", 0)
         at_least(self, "samples", 0)
-        at_least(self, "hidden", 1)
         check_share(self)
         if self.groups > 4:
             raise SettingError(
@@ -58,9 +58,6 @@ class LabelSwapMnist:
 
     def build(self, seed: int) -> Federation:
         return label_swapped(self, *sources.load_mnist("train"), seed, name="label-swap-mnist")
-
-    def task(self, federation: Federation) -> Classification:
-        return Classification(mlp(784, self.hidden, 10), scale=255)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +97,8 @@ def label_swapped(
         Samples.picked(images, swapped, test),
         cluster,
         name=name,
+        class_count=settings.class_count,
+        scale=settings.pixel_scale,
     )
 
 

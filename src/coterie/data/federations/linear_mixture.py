@@ -12,8 +12,6 @@ from coterie.core import seeds
 from coterie.core.settings import setting
 from coterie.core.validate import above, at_least, at_least_as_many, one_of
 from coterie.data.federation import Federation, Samples
-from coterie.networks import linear
-from coterie.tasks import Regression
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +19,8 @@ class LinearMixture:
     """Linear regressions of a few hidden kinds: section 6.1 of the IFCA paper.
 
     True parameters are Bernoulli(0.5) draws scaled to norm R, as the paper writes; the code of its
-    authors multiplies the draw by R without normalising (`scale=raw`).
+    authors multiplies the draw by R without normalising (`scale=raw`). Models have no intercept and
+    start as an unscaled Bernoulli(0.5) draw.
     """
 
     clients: int = setting(100, "clients m, equal contiguous blocks for each group")
@@ -34,7 +33,16 @@ class LinearMixture:
         "norm", "true parameters: of norm R, or raw: R times a draw of zeros and ones"
     )
 
-    suggests: ClassVar[dict[str, Any]] = {"lr": 0.05, "steps": 1, "rounds": 300}
+    class_count: ClassVar[int] = 0  # targets are real numbers
+    pixel_scale: ClassVar[float] = 1.0
+    suggests: ClassVar[dict[str, Any]] = {
+        "lr": 0.05,
+        "steps": 1,
+        "rounds": 300,
+        "network": "linear",
+        "bias": False,
+        "weights": "bernoulli",
+    }
     suggests_for: ClassVar[dict[str, dict[str, Any]]] = {
         "ifca": {
             "k": 2,
@@ -67,14 +75,6 @@ class LinearMixture:
         return Federation(
             train, test, cluster, truth=truth, noise=self.noise, name="linear-mixture"
         )
-
-    def task(self, federation: Federation) -> Regression:
-        """A linear model without intercept that starts as an unscaled Bernoulli(0.5) draw."""
-
-        def bernoulli(generator: torch.Generator) -> Tensor:
-            return torch.randint(2, (self.features,), generator=generator).float()
-
-        return Regression(linear(self.features, bias=False), draw=bernoulli)
 
     def _truth(self, generator: torch.Generator) -> Tensor:
         draw = torch.randint(2, (self.features,), generator=generator).float()

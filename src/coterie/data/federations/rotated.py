@@ -1,8 +1,8 @@
-"""Rotated images: the clients of a cluster hold images turned by the same angle.
+"""Rotated images: the clients of a cluster hold images rotated by the same angle.
 
 Section 6.2 of the IFCA paper. Each rotation takes its own permutation of all training images and
 cuts it into clients, so every image occurs once in every rotation. Pixels of the large sets are
-kept as bytes, and the task divides them by 255; those of the digits lie in 0 to 1.
+kept as bytes, which a task divides by 255; those of the digits lie in 0 to 1.
 """
 
 from __future__ import annotations
@@ -20,27 +20,32 @@ from coterie.core.settings import setting
 from coterie.core.validate import at_least, at_least_as_many
 from coterie.data import sources
 from coterie.data.federation import Federation, Samples, check_share, split_parts
-from coterie.networks import cifar_cnn, mlp
-from coterie.tasks import Classification
 
 Load = Callable[[str], tuple[Tensor, Tensor]]  # part -> images [n, h, w, ...], labels [n]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RotatedDigits:
-    """scikit-learn's 1,797 digits of 8 x 8 pixels, turned by multiples of 90 degrees."""
+    """scikit-learn's 1,797 digits of 8 x 8 pixels, rotated by multiples of 90 degrees."""
 
     clients: int = setting(80, "clients m in all")
     samples: int = setting(0, "samples of each client, training and test; 0: as many as there are")
-    rotations: int = setting(4, "true clusters, 1 to 4: turned by 0, 90, 180, 270 degrees")
+    rotations: int = setting(4, "true clusters, 1 to 4: rotated by 0, 90, 180, 270 degrees")
     train_share: float = setting(0.8, "share of a client's samples that it trains on")
-    hidden: int = setting(100, "width of the network's hidden layer")
 
-    suggests: ClassVar[dict[str, Any]] = {"k": 4, "lr": 0.1, "steps": 10, "rounds": 60}
+    class_count: ClassVar[int] = 10
+    pixel_scale: ClassVar[float] = 1.0
+    suggests: ClassVar[dict[str, Any]] = {
+        "k": 4,
+        "lr": 0.1,
+        "steps": 10,
+        "rounds": 60,
+        "network": "mlp",
+        "hidden": 100,
+    }
 
     def __post_init__(self) -> None:
         check_rotated(self)
-        at_least(self, "hidden", 1)
         check_share(self)
 
     def build(self, seed: int) -> Federation:
@@ -54,37 +59,39 @@ class RotatedDigits:
             Samples.picked(whole.x, whole.y, test),
             cluster,
             name="rotated-digits",
+            class_count=self.class_count,
         )
-
-    def task(self, federation: Federation) -> Classification:
-        return Classification(mlp(64, self.hidden, 10))
 
 
 @dataclass(frozen=True, kw_only=True)
 class RotatedMnist:
-    """MNIST turned by multiples of 90 degrees; tested on machines of their own, as in the paper."""
+    """MNIST rotated by multiples of 90 degrees, tested on other machines, as in the paper."""
 
     clients: int = setting(1200, "clients m in all; the paper has 4800, 2400 and 1200")
     samples: int = setting(0, "training samples n of each client; 0: as many as there are")
-    rotations: int = setting(4, "true clusters, 1 to 4: turned by 0, 90, 180, 270 degrees")
-    hidden: int = setting(200, "width of the network's hidden layer")
+    rotations: int = setting(4, "true clusters, 1 to 4: rotated by 0, 90, 180, 270 degrees")
 
-    suggests: ClassVar[dict[str, Any]] = {"k": 4, "lr": 0.1, "steps": 10, "rounds": 300}
+    class_count: ClassVar[int] = 10
+    pixel_scale: ClassVar[float] = 255
+    suggests: ClassVar[dict[str, Any]] = {
+        "k": 4,
+        "lr": 0.1,
+        "steps": 10,
+        "rounds": 300,
+        "network": "mlp",
+        "hidden": 200,
+    }
 
     def __post_init__(self) -> None:
         check_rotated(self)
-        at_least(self, "hidden", 1)
 
     def build(self, seed: int) -> Federation:
         return rotated(self, sources.load_mnist, seed, name="rotated-mnist")
 
-    def task(self, federation: Federation) -> Classification:
-        return Classification(mlp(784, self.hidden, 10), scale=255)
-
 
 @dataclass(frozen=True, kw_only=True)
 class RotatedFashion(RotatedMnist):
-    """Fashion-MNIST turned by multiples of 90 degrees, dealt out like rotated MNIST."""
+    """Fashion-MNIST rotated by multiples of 90 degrees, dealt out like rotated MNIST."""
 
     def build(self, seed: int) -> Federation:
         return rotated(self, sources.load_fashion_mnist, seed, name="rotated-fashion")
@@ -97,9 +104,11 @@ class RotatedCifar:
     clients: int = setting(200, "clients m in all")
     samples: int = setting(0, "training samples n of each client; 0: as many as there are")
     rotations: int = setting(
-        2, "true clusters, 1, 2 or 4: turned by 0 and 180 degrees, or by quarters"
+        2, "true clusters, 1, 2 or 4: rotated by 0 and 180 degrees, or by quarters"
     )
 
+    class_count: ClassVar[int] = 10
+    pixel_scale: ClassVar[float] = 255
     suggests: ClassVar[dict[str, Any]] = {
         "k": 2,
         "lr": 0.25,
@@ -109,6 +118,7 @@ class RotatedCifar:
         "fraction": 0.1,
         "rounds": 600,
         "start": "reject",
+        "network": "cifar-cnn",
     }
 
     def __post_init__(self) -> None:
@@ -118,9 +128,6 @@ class RotatedCifar:
 
     def build(self, seed: int) -> Federation:
         return rotated(self, sources.load_cifar10, seed, name="rotated-cifar")
-
-    def task(self, federation: Federation) -> Classification:
-        return Classification(cifar_cnn, scale=255)
 
 
 Rotated = RotatedDigits | RotatedMnist | RotatedCifar
@@ -146,20 +153,29 @@ def rotated(settings: Rotated, load: Load, seed: int, *, name: str) -> Federatio
     images, labels = load("test")
     machines = max(1, len(labels) // size)
     cut = min(size, len(labels)) * machines
-    turned = [turn(images[:cut], quarters) for quarters in turns(settings.rotations)]
+    images_by_rotation = [turn(images[:cut], quarters) for quarters in turns(settings.rotations)]
     test = Samples(
-        torch.cat(turned),
+        torch.cat(images_by_rotation),
         labels[:cut].repeat(settings.rotations),
         torch.arange(machines * settings.rotations + 1) * (cut // machines),
     )
     test_cluster = torch.arange(settings.rotations).repeat_interleave(machines)
-    return Federation(train, test, cluster, unseen=True, test_cluster=test_cluster, name=name)
+    return Federation(
+        train,
+        test,
+        cluster,
+        unseen=True,
+        test_cluster=test_cluster,
+        name=name,
+        class_count=settings.class_count,
+        scale=settings.pixel_scale,
+    )
 
 
 def dealt(
     settings: Rotated, images: Tensor, labels: Tensor, seed: int, *, fewest: int
 ) -> tuple[Samples, Tensor]:
-    """Turned images dealt out to clients, and the rotation of each client."""
+    """Rotated images dealt out to clients, and the rotation of each client."""
     m, rotations = settings.clients, settings.rotations
     per_rotation = torch.bincount(torch.arange(m) % rotations)  # clients in each
     busiest = int(per_rotation.max())
@@ -188,10 +204,10 @@ def dealt(
 
 
 def turns(rotations: int) -> list[int]:
-    """Quarters to turn by: two rotations are upright and upside down."""
+    """Quarter turns of each rotation: two rotations are upright and upside down."""
     return [0, 2] if rotations == 2 else list(range(rotations))
 
 
 def turn(images: Tensor, quarters: int) -> Tensor:
-    """Images [n, h, w] or [n, h, w, 3] turned by so many quarters."""
+    """Images [n, h, w] or [n, h, w, 3] rotated by so many quarter turns."""
     return torch.rot90(images, quarters, (1, 2))

@@ -21,8 +21,6 @@ from coterie.core.validate import above, at_least
 from coterie.data import sources
 from coterie.data.federation import Federation, Samples
 from coterie.data.federations.rotated import turn
-from coterie.networks import linear
-from coterie.tasks import Classification
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,23 +36,27 @@ class GaussianClusters:
     features: int = setting(32, "dimension d")
     separation: float = setting(5.0, "R: scale of the centres")
 
-    suggests: ClassVar[dict[str, Any]] = {"k": 4}
+    pixel_scale: ClassVar[float] = 1.0
+    suggests: ClassVar[dict[str, Any]] = {"k": 4, "network": "linear"}
 
     def __post_init__(self) -> None:
-        check_unlabelled(self)
+        check_sample_clusters(self)
         at_least(self, "features", 1)
         above(self, "separation", 0)
+
+    @property
+    def class_count(self) -> int:
+        """The labels are the clusters."""
+        return self.groups
 
     def build(self, seed: int) -> Federation:
         generator = seeds.generator(seed, "gaussian-clusters")
         shape = (self.groups, self.features)
         centre = self.separation * torch.randint(2, shape, generator=generator).float()
-        label = homes(self.clients, self.samples, self.groups, self.heterogeneity, generator)
+        label = draw_clusters(self, generator)
         noise = torch.randn(len(label), self.features, generator=generator)
-        return unlabelled(centre[label] + noise, label, self.clients, "gaussian-clusters")
-
-    def task(self, federation: Federation) -> Classification:
-        return Classification(linear(self.features, self.groups))
+        x = centre[label] + noise
+        return sample_cluster_federation(self, x, label, name="gaussian-clusters")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,10 +72,11 @@ class SubspaceClusters:
     features: int = setting(32, "dimension d")
     rank: int = setting(16, "dimension of each subspace")
 
-    suggests: ClassVar[dict[str, Any]] = {"k": 4}
+    pixel_scale: ClassVar[float] = 1.0
+    suggests: ClassVar[dict[str, Any]] = {"k": 4, "network": "linear"}
 
     def __post_init__(self) -> None:
-        check_unlabelled(self)
+        check_sample_clusters(self)
         at_least(self, "rank", 1)
         if self.rank > self.features:
             raise SettingError(
@@ -81,22 +84,24 @@ class SubspaceClusters:
                 f"got {self.rank}"
             )
 
+    @property
+    def class_count(self) -> int:
+        """The labels are the clusters."""
+        return self.groups
+
     def build(self, seed: int) -> Federation:
         generator = seeds.generator(seed, "subspace-clusters")
         directions = torch.randn(self.groups, self.features, self.rank, generator=generator)
         basis = torch.linalg.qr(directions).Q  # [groups, d, rank]
-        label = homes(self.clients, self.samples, self.groups, self.heterogeneity, generator)
+        label = draw_clusters(self, generator)
         coefficients = torch.randn(len(label), self.rank, generator=generator)
         x = torch.einsum("ndr,nr->nd", basis[label], coefficients)
-        return unlabelled(x, label, self.clients, "subspace-clusters")
-
-    def task(self, federation: Federation) -> Classification:
-        return Classification(linear(self.features, self.groups))
+        return sample_cluster_federation(self, x, label, name="subspace-clusters")
 
 
 @dataclass(frozen=True, kw_only=True)
 class MnistDigits:
-    """MNIST, the digit being the true cluster of a sample."""
+    """MNIST; the digit is the true cluster of a sample."""
 
     clients: int = setting(10, "clients")
     samples: int = setting(1000, "samples of each client")
@@ -104,27 +109,25 @@ class MnistDigits:
         0.0, "p: share of a client's samples that come from its home cluster"
     )
 
-    suggests: ClassVar[dict[str, Any]] = {"k": 10}
+    class_count: ClassVar[int] = 10
+    pixel_scale: ClassVar[float] = 255
+    suggests: ClassVar[dict[str, Any]] = {"k": 10, "network": "linear"}
 
     def __post_init__(self) -> None:
-        check_unlabelled(self)
+        check_sample_clusters(self)
 
     def build(self, seed: int) -> Federation:
         images, digits = sources.load_mnist("train")
         generator = seeds.generator(seed, "mnist-digits")
-        label = homes(self.clients, self.samples, 10, self.heterogeneity, generator)
+        label = draw_clusters(self, generator)
         pools = [torch.nonzero(digits == j).flatten() for j in range(10)]
-        return unlabelled(
-            images[taken(pools, label, generator)], label, self.clients, "mnist-digits"
-        )
-
-    def task(self, federation: Federation) -> Classification:
-        return Classification(linear(784, 10), scale=255)
+        x = images[sample_pools(pools, label, generator)]
+        return sample_cluster_federation(self, x, label, name="mnist-digits")
 
 
 @dataclass(frozen=True, kw_only=True)
 class MnistDigitRotations:
-    """A digit turned by 0, 90, 180 or 270 degrees, the angle being the true cluster of a sample."""
+    """A digit rotated by 0, 90, 180 or 270 degrees; the angle is the true cluster of a sample."""
 
     clients: int = setting(4, "clients")
     samples: int = setting(1000, "samples of each client")
@@ -133,10 +136,12 @@ class MnistDigitRotations:
     )
     digit: int = setting(2, "the digit, in the paper 2, 3, 4 or 5; -1: all ten mixed")
 
-    suggests: ClassVar[dict[str, Any]] = {"k": 4}
+    class_count: ClassVar[int] = 4
+    pixel_scale: ClassVar[float] = 255
+    suggests: ClassVar[dict[str, Any]] = {"k": 4, "network": "linear"}
 
     def __post_init__(self) -> None:
-        check_unlabelled(self)
+        check_sample_clusters(self)
         at_least(self, "digit", -1)
         if self.digit > 9:
             raise SettingError(
@@ -148,18 +153,15 @@ class MnistDigitRotations:
         if self.digit >= 0:
             images = images[digits == self.digit]
         generator = seeds.generator(seed, "mnist-digit-rotations")
-        label = homes(self.clients, self.samples, 4, self.heterogeneity, generator)
+        label = draw_clusters(self, generator)
         order = torch.randperm(len(images), generator=generator)
-        x = images[taken([order] * 4, label, generator)]
+        x = images[sample_pools([order] * 4, label, generator)]
         for r in range(4):
             x[label == r] = turn(x[label == r], r)
-        return unlabelled(x, label, self.clients, "mnist-digit-rotations")
-
-    def task(self, federation: Federation) -> Classification:
-        return Classification(linear(784, 4), scale=255)
+        return sample_cluster_federation(self, x, label, name="mnist-digit-rotations")
 
 
-def check_unlabelled(settings: Any) -> None:
+def check_sample_clusters(settings: Any) -> None:
     """The rules that these federations share."""
     at_least(settings, "clients", 1)
     at_least(settings, "samples", 1)
@@ -172,18 +174,21 @@ def check_unlabelled(settings: Any) -> None:
         at_least(settings, "groups", 1)
 
 
-def homes(clients: int, samples: int, groups: int, p: float, generator: torch.Generator) -> Tensor:
-    """The true cluster of every sample [clients x samples]; client i is at home in i mod groups.
+def draw_clusters(settings: Any, generator: torch.Generator) -> Tensor:
+    """The true cluster of every sample [clients x samples]; client i has the home i mod clusters.
 
-    >>> homes(2, 4, 2, 1.0, torch.Generator()).tolist()
+    >>> settings = MnistDigits(clients=2, samples=4, heterogeneity=1.0)
+    >>> draw_clusters(settings, torch.Generator()).tolist()
     [0, 0, 0, 0, 1, 1, 1, 1]
     """
-    label = torch.randint(groups, (clients, samples), generator=generator)
-    label[:, : round(samples * p)] = (torch.arange(clients) % groups)[:, None]
+    clients, samples, clusters = settings.clients, settings.samples, settings.class_count
+    label = torch.randint(clusters, (clients, samples), generator=generator)
+    home = torch.arange(clients) % clusters
+    label[:, : round(samples * settings.heterogeneity)] = home[:, None]
     return label.flatten()
 
 
-def taken(pools: list[Tensor], label: Tensor, generator: torch.Generator) -> Tensor:
+def sample_pools(pools: list[Tensor], label: Tensor, generator: torch.Generator) -> Tensor:
     """A row for every label [n], from that label's pool without repetition while it lasts."""
     rows = torch.empty_like(label)
     for j, pool in enumerate(pools):
@@ -196,7 +201,13 @@ def taken(pools: list[Tensor], label: Tensor, generator: torch.Generator) -> Ten
     return rows
 
 
-def unlabelled(x: Tensor, label: Tensor, clients: int, name: str) -> Federation:
+def sample_cluster_federation(settings: Any, x: Tensor, label: Tensor, *, name: str) -> Federation:
     """A federation whose labels are the true clusters of samples; there is no test part."""
-    offsets = torch.arange(clients + 1) * (len(label) // clients)
-    return Federation(Samples(x, label, offsets), sample_clusters=True, name=name)
+    offsets = torch.arange(settings.clients + 1) * settings.samples
+    return Federation(
+        Samples(x, label, offsets),
+        sample_clusters=True,
+        name=name,
+        class_count=settings.class_count,
+        scale=settings.pixel_scale,
+    )

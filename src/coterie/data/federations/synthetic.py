@@ -13,8 +13,6 @@ from coterie.core import seeds
 from coterie.core.settings import setting
 from coterie.core.validate import at_least, at_least_as_many
 from coterie.data.federation import Federation, Samples, check_share, split_cut, split_order
-from coterie.networks import linear
-from coterie.tasks import Classification
 
 FEATURES, CLASSES = 60, 10
 PIECE = 16_384  # rows that are drawn at once, so that a client of half a million takes no room
@@ -35,7 +33,15 @@ class FpfcSynthetic:
     most: int = setting(3000, "samples of a client at most, training and test; 0: no limit")
     train_share: float = setting(0.8, "share of a client's samples that it trains on")
 
-    suggests: ClassVar[dict[str, Any]] = {"k": 4, "lr": 0.1, "steps": 10, "fraction": 0.3}
+    class_count: ClassVar[int] = CLASSES
+    pixel_scale: ClassVar[float] = 1.0
+    suggests: ClassVar[dict[str, Any]] = {
+        "k": 4,
+        "lr": 0.1,
+        "steps": 10,
+        "fraction": 0.3,
+        "network": "linear",
+    }
 
     def __post_init__(self) -> None:
         at_least(self, "clients", 1)
@@ -60,10 +66,13 @@ class FpfcSynthetic:
                     yield i, features, (features @ weight[c].T + bias[c] + noise).argmax(1)
 
         train, test = gathered(sizes, drawn(), self.train_share, seed)
-        return Federation(train, test, torch.from_numpy(cluster), name="fpfc-synthetic")
-
-    def task(self, federation: Federation) -> Classification:
-        return Classification(linear(FEATURES, CLASSES))
+        return Federation(
+            train,
+            test,
+            torch.from_numpy(cluster),
+            name="fpfc-synthetic",
+            class_count=CLASSES,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +90,15 @@ class LeafSynthetic:
     most: int = setting(3000, "samples of a client at most, training and test; 0: no limit")
     train_share: float = setting(0.8, "share of a client's samples that it trains on")
 
-    suggests: ClassVar[dict[str, Any]] = {"lr": 0.01, "epochs": 1, "batch": 10, "fraction": 0.3}
+    class_count: ClassVar[int] = CLASSES
+    pixel_scale: ClassVar[float] = 1.0
+    suggests: ClassVar[dict[str, Any]] = {
+        "lr": 0.01,
+        "epochs": 1,
+        "batch": 10,
+        "fraction": 0.3,
+        "network": "linear",
+    }
 
     def __post_init__(self) -> None:
         at_least(self, "clients", 1)
@@ -105,10 +122,8 @@ class LeafSynthetic:
                     features = (centre + deviation * noise).astype(np.float32)
                     yield i, features, (features @ weight.T + bias).argmax(1)
 
-        return Federation(*gathered(sizes, drawn(), self.train_share, seed), name="leaf-synthetic")
-
-    def task(self, federation: Federation) -> Classification:
-        return Classification(linear(FEATURES, CLASSES))
+        train, test = gathered(sizes, drawn(), self.train_share, seed)
+        return Federation(train, test, name="leaf-synthetic", class_count=CLASSES)
 
 
 def heavy_tailed(rng: np.random.Generator, clients: int) -> np.ndarray:

@@ -34,7 +34,7 @@ SOURCES: dict[str, Source] = {
 }
 
 
-def named(name: str) -> Source:
+def find_source(name: str) -> Source:
     """The source of this name."""
     if name not in SOURCES:
         raise SettingError(f"no source is named {name}{did_you_mean(name, SOURCES)}")
@@ -43,16 +43,16 @@ def named(name: str) -> Source:
 
 def get(name: str, say: Callable[[str], None]) -> Path:
     """Bring a source into the cache and verify it; the folder it is in."""
-    return named(name).get(say)
+    return find_source(name).get(say)
 
 
 def path(name: str) -> Path:
     """The folder that holds a source, or else the one that `get` would put it in."""
-    source = named(name)
+    source = find_source(name)
     return source.where() or source.places()[0]
 
 
-def listing() -> str:
+def list_sources() -> str:
     """All sources on a line each: the name, what it is, and where it is."""
     rows = [("source", "what it is", "where")]
     for source in SOURCES.values():
@@ -72,7 +72,7 @@ __all__ = [
     "cached",
     "folders",
     "get",
-    "listing",
+    "list_sources",
     "load_celeba",
     "load_cifar10",
     "load_digits",

@@ -43,8 +43,6 @@ from coterie.data.tables.encoding import Encoder, learnt
 from coterie.data.tables.labels import TARGETS, Labels, labels_of, looks_like_classes
 from coterie.data.tables.read import client_files, existing, kind_of, read_table
 from coterie.data.tables.rows import Grouped, divided, grouped, large_enough
-from coterie.networks import linear, mlp
-from coterie.tasks import Classification, Regression
 
 
 class Prepared(NamedTuple):
@@ -78,15 +76,15 @@ class Table:
     standardise: bool = setting(
         True, "whether numbers are brought to mean 0 and standard deviation 1"
     )
-    hidden: int = setting(32, "width of the network's hidden layer; 0: a linear model")
 
-    suggests: ClassVar[dict[str, Any]] = {}
+    class_count: ClassVar[int] = 0  # as many as the labels show
+    pixel_scale: ClassVar[float] = 1.0
+    suggests: ClassVar[dict[str, Any]] = {"network": "mlp", "hidden": 32}
 
     def __post_init__(self) -> None:
         one_of(self, "target", TARGETS)
         at_least(self, "min_samples", 2)
         at_least(self, "categories", 1)
-        at_least(self, "hidden", 0)
         check_share(self)
         if self.client == self.label:
             raise SettingError(
@@ -111,17 +109,6 @@ class Table:
     def build(self, seed: int) -> Federation:
         """The federation of the table at `path`."""
         return self.prepare(self.path, seed).federation
-
-    def task(self, federation: Federation) -> Classification | Regression:
-        """A network for what `build` made: classes if labels are whole numbers, else targets."""
-        samples = federation.train
-        features = samples.x[0].numel()
-        outputs = 1
-        if not samples.y.is_floating_point():
-            parts = [samples.y] if federation.test is None else [samples.y, federation.test.y]
-            outputs = max(int(y.max()) for y in parts) + 1
-        network = mlp(features, self.hidden, outputs) if self.hidden else linear(features, outputs)
-        return Regression(network) if samples.y.is_floating_point() else Classification(network)
 
     def prepare(self, source: Any, seed: int) -> Prepared:
         """The federation of any source, a path or an object, with the names of its numbers."""

@@ -41,18 +41,18 @@ def describe(
     settings = Table(
         client=client, label=label, features=features, target=target, min_samples=min_samples
     )
-    return described(settings, source)
+    return describe_source(settings, source)
 
 
-def described(settings: Table, source: Any = None) -> str:
+def describe_source(settings: Table, source: Any = None) -> str:
     """`describe` for settings that are made already; no source: what their `path` names."""
     source = settings.path if source is None else source
     if holds_arrays(source):
-        return described_arrays(read_npz(existing(source)), settings, source_name(source))
-    return described_table(settings.read(source), settings, source_name(source))
+        return describe_arrays(read_npz(existing(source)), settings, source_name(source))
+    return describe_table(settings.read(source), settings, source_name(source))
 
 
-def described_arrays(arrays: Arrays, settings: Table, name: str) -> str:
+def describe_arrays(arrays: Arrays, settings: Table, name: str) -> str:
     """The description of a folder of arrays, whose features have no names."""
     clients = arrays.clients
     labels = labels_of(arrays.label, settings.target, clients.rows)
@@ -70,7 +70,7 @@ def described_arrays(arrays: Arrays, settings: Table, name: str) -> str:
     )
 
 
-def described_table(table: Any, settings: Table, name: str) -> str:
+def describe_table(table: Any, settings: Table, name: str) -> str:
     """The description of an Arrow table."""
     owner = client_column(table, settings.client)
     clients = grouped(owner)
@@ -106,7 +106,7 @@ def described_table(table: Any, settings: Table, name: str) -> str:
     )
 
 
-def described_federation(federation: Federation) -> str:
+def describe_federation_data(federation: Federation) -> str:
     """The description of a federation that is built: its clients, labels and true clusters."""
     train, test = federation.train, federation.test
     shape = " x ".join(map(str, train.x.shape[1:]))

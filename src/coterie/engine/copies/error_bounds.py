@@ -86,10 +86,10 @@ def lipschitz_constants(rows: Rows, bias: bool) -> Tensor:
     needed = max(n * width, narrow**2) * rows.x.element_size()
     found = []
     block = max(1, working_bytes(rows.x.device, SHARED_OUTPUT_BYTES) // needed)
-    for _, part in rows.blocks(block):
-        x = part.x.flatten(2) * part.inside[:, :, None]
+    for _, part in rows.client_blocks(block):
+        x = part.x.flatten(2) * part.mask[:, :, None]
         if bias:
-            x = torch.cat([x, part.inside[:, :, None].to(x.dtype)], 2)
+            x = torch.cat([x, part.mask[:, :, None].to(x.dtype)], 2)
         gram = torch.bmm(x, x.mT) if narrow == n else torch.bmm(x.mT, x)
         found.append((bound_largest_eigenvalue(gram) / part.size).sqrt())
     return torch.cat(found)

@@ -187,7 +187,7 @@ class SharedWork:
             place = index + k * torch.arange(copies, device=shared.device)
             for here, some in self._blocks(shared, rows):
                 self._own_losses(shared.flatten(0, 1), place[here], some, outputs[here])
-        score, inside = self.kernel.task.score, rows.inside
+        score, inside = self.kernel.task.score, rows.mask
         return [score(outputs[:, :, j, None], rows.y, inside) for j in range(copies)]
 
     def _blocks(self, models: Tensor, rows: Rows) -> Iterator[tuple[slice, Rows]]:

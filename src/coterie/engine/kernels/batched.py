@@ -49,7 +49,7 @@ class BatchedKernel:
     def score(self, models: Tensor, rows: Rows) -> Tensor:
         return torch.cat(
             [
-                self.task.score(self.network.outputs(weights, some.x), some.y, some.inside)
+                self.task.score(self.network.outputs(weights, some.x), some.y, some.mask)
                 for _, weights, some in self._blocks(models, rows)
             ]
         )
@@ -71,7 +71,7 @@ class BatchedKernel:
             return SampleSpaceDescent(network, self.grams, base, rows, descent, terms).run()
         found = torch.empty(start.shape, dtype=start.dtype, device=start.device)
         for here, weights, some in self._blocks(start, rows):
-            ends = descend_weights(network, weights, some, descent.of(here))
+            ends = descend_weights(network, weights, some, descent.slice_clients(here))
             torch.cat([end.flatten(1) for end in ends], 1, out=found[here])
         return found
 

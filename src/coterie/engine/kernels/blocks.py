@@ -31,4 +31,4 @@ def blocks_by_weights(rows: Rows, weights: int, like: Tensor) -> Iterator[tuple[
     Weights are of the type and on the device of `like`.
     """
     most = cache_bytes(like.device, WEIGHT_BYTES) // (weights * like.element_size())
-    return rows.blocks(block_size(len(rows.y), most))
+    return rows.client_blocks(block_size(len(rows.y), most))

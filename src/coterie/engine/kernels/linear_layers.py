@@ -109,7 +109,7 @@ class LinearLayers:
 
     def loss_gradient(self, output: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         """The derivative of losses, weighted by [m, n], by the outputs [m, c, n]."""
-        return self.task.slopes(output, y).mul_(weight[:, None])
+        return self.task.output_gradients(output, y).mul_(weight[:, None])
 
     def upper_gradients(
         self,

@@ -25,8 +25,8 @@ class ObjectiveTerms:
                 layout.unflatten(descent.anchor),
                 layout.unflatten(descent.pull),
             )
-        if descent.only is not None:
-            self.moves = layout.unflatten(descent.only.to(layout.dtype))
+        if descent.part is not None:
+            self.moves = layout.unflatten(descent.part.to(layout.dtype))
         self.weight_decay = descent.weight_decay
 
     @property

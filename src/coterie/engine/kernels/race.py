@@ -50,7 +50,7 @@ def few_would_drop_out(network: LinearLayers, models: Tensor, rows: Rows, first:
     """Whether the race would be close after `first` samples, by some of the clients."""
     every = -(-len(rows.y) // SAMPLED_CLIENTS)
     some = Rows(*(part[::every] for part in rows))
-    blocks = shared_losses(network, models, some.between(0, first), some.size)
+    blocks = shared_losses(network, models, some.row_range(0, first), some.size)
     losses = torch.cat([losses for _, _, losses in blocks])
     return is_close(losses, first / rows.y.shape[1])
 
@@ -63,8 +63,8 @@ def is_close(losses: Tensor, share: float) -> bool:
 
 def race(network: LinearLayers, models: Tensor, rows: Rows, first: int, out: Tensor) -> Tensor:
     """The best model [m] of each client by a race, all models seeing the `first` samples."""
-    rest = rows.between(first, rows.y.shape[1])
-    blocks = list(shared_losses(network, models, rows.between(0, first), rows.size))
+    rest = rows.row_range(first, rows.y.shape[1])
+    blocks = list(shared_losses(network, models, rows.row_range(0, first), rows.size))
     index = find_winners(
         nan_to_inf(torch.cat([losses for _, _, losses in blocks])),
         out[:, :, first:],

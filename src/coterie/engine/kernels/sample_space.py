@@ -56,8 +56,8 @@ class FirstLayerTerms(NamedTuple):
     def of(cls, descent: Descent, width: int) -> FirstLayerTerms | None:
         """Those of the first `width` coordinates; None if these are not treated alike."""
         trained, pull = True, 0.0
-        if descent.only is not None:
-            moving = int(descent.only[:width].sum())
+        if descent.part is not None:
+            moving = int(descent.part[:width].sum())
             if moving not in (0, width):
                 return None
             trained = moving > 0
@@ -166,7 +166,7 @@ class SampleSpaceDescent:
         place = batches.place.flatten(1)
         if self.outputs is not None:
             self.outputs = select_columns(self.outputs, place)
-        self.rows, self.ids = self.rows.at(place), None
+        self.rows, self.ids = self.rows.take(place), None
         place = torch.arange(place.shape[1], device=place.device)
         place = place.view(batches.place.shape[1:]).expand_as(batches.place)
         self.batches = batches._replace(place=place)

@@ -28,7 +28,7 @@ def shared_losses(
     count = rows.size if count is None else count
     allowed = working_bytes(models.device, SHARED_OUTPUT_BYTES)
     block = max(1, allowed // (k * h * n * models.element_size()))
-    for here, some in rows.blocks(block):
+    for here, some in rows.client_blocks(block):
         samples, y = some.x.flatten(0, 1).flatten(1), some.y.flatten(0, 1)
         z = (first.flatten(0, 1) @ samples.T).view(k, h, len(samples))
         if bias is not None:

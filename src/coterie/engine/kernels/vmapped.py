@@ -63,7 +63,7 @@ class VmappedKernel:
             return self.one_by_one.score(models, rows)
         return torch.cat(
             [
-                self.task.score(self._outputs(models, here, some.x), some.y, some.inside)
+                self.task.score(self._outputs(models, here, some.x), some.y, some.mask)
                 for here, some in blocks_by_samples(rows)
             ]
         )
@@ -86,7 +86,7 @@ class VmappedKernel:
         with training(self.module):
             return torch.cat(
                 [
-                    self._descend(rows_of(start, here), some, descent.of(here))
+                    self._descend(rows_of(start, here), some, descent.slice_clients(here))
                     for here, some in blocks
                 ]
             )
@@ -198,7 +198,7 @@ class VmappedKernel:
         for step in range(max(descent.steps)):
             if batches is not None:
                 weight = batches.weight[:, step]
-                x, y, _ = rows.at(batches.place[:, step])
+                x, y, _ = rows.take(batches.place[:, step])
             found = self._gradients(trained, carried, x, y, weight)
             with torch.no_grad():
                 for (name, now), gradient in zip(trained.items(), found, strict=True):
@@ -211,7 +211,7 @@ def blocks_by_samples(rows: Rows) -> Iterator[tuple[slice, Rows]]:
     """As many clients at a time as there is room for: which they are, and their rows."""
     bytes_of_one = max(1, rows.x[0].numel() * rows.x.element_size())
     block = max(1, SAMPLE_BYTES // bytes_of_one)
-    return rows.blocks(block)
+    return rows.client_blocks(block)
 
 
 def flatten_by_client(tensors: list[Tensor]) -> Tensor:

@@ -26,7 +26,7 @@ def descend_weights(
     for step in range(max(descent.steps)):
         if batches is not None:
             weight = batches.weight[:, step]
-            x, y, _ = rows.at(batches.place[:, step])
+            x, y, _ = rows.take(batches.place[:, step])
         if terms.is_empty and equal:
             plain_step(network, weights, x, y, weight, descent.lr)
             continue

@@ -1,8 +1,8 @@
-"""The commands of a deployment's processes, and the folder in which they leave nothing behind.
+"""The command lines of a deployment's processes, and the folder for their temporary files.
 
 A node is two processes: Flower's SuperNode, which fetches messages from the server, and a worker,
-which has torch and the data loaded. The worker asks the SuperNode for messages and answers them
-(see executor.py): there is no process per message, and no code that came over the network.
+which has torch and the data loaded. The worker asks the SuperNode for messages and answers them:
+there is no process per message, and no code that came over the network is run.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from typing import NamedTuple
 
 from coterie.core.errors import SettingError
 from coterie.deploy.keys import Authority, write_secret
-from coterie.deploy.processes import undisturbed
+from coterie.deploy.processes import ignore_signals
 
 HOST = "127.0.0.1"
-# Followed by NODE.toml, host:port of the SuperNode, and two files: the secret, and one to make when
-# it is ready.
+# Followed by NODE.toml, host:port of the SuperNode, the file of the secret, and the file to make
+# when it is ready.
 WORKER = (sys.executable, "-m", "coterie.deploy.worker")
 SUPERNODE = (sys.executable, "-m", "coterie.deploy.supernode")
 GATE = (sys.executable, "-m", "coterie.deploy.gate")
-START_SECONDS = 120.0  # for a process to come up; torch and data take a while on a busy machine
+START_SECONDS = 120.0  # for a process to start; torch and data take a while on a busy machine
 
 
 class NodeCommands(NamedTuple):
-    """The two processes of a node, of which the SuperNode should begin when the worker is ready."""
+    """The commands of a node's two processes; the SuperNode starts when the worker is ready."""
 
     worker: list[str]
     supernode: list[str]
@@ -39,7 +39,7 @@ class NodeCommands(NamedTuple):
 
 
 def superlink_command(authority: Authority, *, host: str = HOST, port: int) -> list[str]:
-    """The command of a SuperLink that encrypts, and lets in only nodes that it knows."""
+    """The command of a SuperLink that uses TLS and lets in registered nodes only."""
     return [
         *("flower-superlink", "--host", host, "--port", str(port)),
         "--disable-runtime-dependency-installation",
@@ -61,15 +61,15 @@ def node_commands(
     *,
     worker: Sequence[str] = WORKER,
 ) -> NodeCommands:
-    """The commands of the two processes of a node: `WORKER NODE.toml HOST:PORT SECRET READY`, and a
-    SuperNode that hands out its messages at HOST:PORT to whoever knows the secret.
+    """The commands of the two processes of a node: `WORKER NODE.toml HOST:PORT SECRET READY`, and
+    a SuperNode that gives its messages at HOST:PORT to whoever knows the secret.
 
     node       its NODE.toml; messages have the absolute path in their `context.node_config["node"]`
     superlink  host:port of the SuperLink
     ca         the authority's certificate; None: without encryption
     key        the node's private key; None: without authentication
     home       folder for NAME.secret, which is made here, and NAME.ready
-    port       of this machine, for the two to meet
+    port       of this machine, where the worker reaches the SuperNode
     """
     node, home = node.resolve(), home.resolve()
     secret, ready = home / f"{name}.secret", home / f"{name}.ready"
@@ -77,7 +77,7 @@ def node_commands(
     supernode = [
         *(*SUPERNODE, "--superlink", superlink, "--host", HOST, "--port", str(port)),
         *("--isolation", "process", "--superexec-auth-secret-file", str(secret)),
-        *("--node-config", f"node={quoted(node)}"),
+        *("--node-config", f"node={quote_path(node)}"),
     ]
     supernode += ["--insecure"] if ca is None else ["--root-certificates", str(ca.resolve())]
     if key is not None:
@@ -86,10 +86,10 @@ def node_commands(
     return NodeCommands([*worker, str(node), *meeting], supernode, ready)
 
 
-def quoted(path: Path) -> str:
-    """A path as Flower reads it in `--node-config`: TOML, but no quote inside its own kind.
+def quote_path(path: Path) -> str:
+    """A path as `--node-config` of Flower takes it: TOML, but without escaped quotes.
 
-    >>> quoted(Path("/data/my clinic/node.toml"))
+    >>> quote_path(Path("/data/my clinic/node.toml"))
     "'/data/my clinic/node.toml'"
     """
     text = str(path)
@@ -102,16 +102,16 @@ def quoted(path: Path) -> str:
 
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """A folder that nobody else can look into, and that is gone afterwards."""
+    """A folder that only its owner can read, and that is removed afterwards."""
     home = Path(tempfile.mkdtemp(prefix="coterie-"))
     try:
         yield home
     finally:
-        with undisturbed():
+        with ignore_signals():
             shutil.rmtree(home, ignore_errors=True)
 
 
-def own_home(home: Path) -> dict[str, str]:
-    """Environment that keeps what Flower writes inside a folder."""
+def flower_home(home: Path) -> dict[str, str]:
+    """The environment in which Flower writes its files to a folder."""
     (home / "tmp").mkdir()
     return {"FLWR_HOME": str(home / "flwr"), "TMPDIR": str(home / "tmp")}

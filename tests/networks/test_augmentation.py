@@ -1,13 +1,6 @@
 import torch
 
-from coterie.networks import celeba_cnn, cifar_cnn, femnist_cnn
-from coterie.networks.augment import RandomCropFlip
-
-
-def test_networks_take_the_images_of_their_federations():
-    assert femnist_cnn(hidden=16)(torch.rand(2, 28, 28)).shape == (2, 62)
-    assert cifar_cnn()(torch.rand(2, 32, 32, 3)).shape == (2, 10)
-    assert celeba_cnn()(torch.rand(2, 84, 84, 3)).shape == (2, 2)
+from coterie.networks.augmentation import RandomCropFlip
 
 
 def numbered():

@@ -1,0 +1,53 @@
+"""Where IFCA begins: with k models from a start policy, and with a trunk if clusters share one.
+
+The paper begins with k random models (`start=random`); docs/ifca.md says what that costs. Its
+authors' FEMNIST code trains the trunk by FedAvg beforehand and then freezes it (`share=frozen`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from coterie import starts
+from coterie.algorithms.fedavg import FedAvg
+from coterie.algorithms.steps import ask_losses
+from coterie.core.algorithm import Start
+from coterie.core.clients import Clients
+
+if TYPE_CHECKING:
+    from coterie.algorithms.ifca import IFCA, State
+
+
+def initial_trunk(ifca: IFCA, start: Start) -> Tensor:
+    """The trunk [d - p] of a random model, or of one that FedAvg trained if it is to be frozen."""
+    if ifca.share == "frozen":
+        fedavg = FedAvg(**ifca.settings_by_name(), weighting=ifca.weighting)
+        model = fedavg.model_after(ifca.trunk_rounds, start)
+    else:
+        model = start.models(1)[0]
+    return ifca.sharing(start.task).parts(model)[1]
+
+
+def initial_models(ifca: IFCA, state: State, start: Start) -> Tensor:
+    """k models [k, p] that a start policy makes, on the trunk of a state that knows no identity."""
+    sharing = ifca.sharing(start.task)
+
+    def advance(average: str, models: Tensor, clients: Clients) -> Tensor:
+        """The models after a round before the first, in which the trunk is held fixed."""
+        share = "none" if ifca.share == "none" else "frozen"
+        plain = replace(ifca, k=len(models), average=average, share=share, stable=0)
+        return plain.round(state._replace(models=models), clients)[0].models
+
+    trial = starts.Trial(
+        k=ifca.k,
+        start=start,
+        draw=lambda attempt: sharing.parts(start.models(ifca.k, attempt))[0],
+        losses=partial(ask_losses, ifca.losses, trunk=state.trunk),
+        advance=partial(advance, ifca.average),
+        teach=partial(advance, "models"),
+    )
+    return starts.POLICIES[ifca.start](trial, ifca.tries, ifca.start_rounds)

@@ -1,0 +1,68 @@
+"""Linear models and the multilayer perceptron, on flattened samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from coterie.core.settings import setting
+from coterie.core.validate import at_least, one_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Linear:
+    """A linear model on flattened samples."""
+
+    bias: bool = setting(True, "whether the model has an intercept")
+    weights: str = setting(
+        "uniform", "how weights are drawn: uniform, as PyTorch does it, or bernoulli: zeros, ones"
+    )
+
+    def __post_init__(self) -> None:
+        one_of(self, "weights", ["uniform", "bernoulli"])
+
+    def module(self, shape: Sequence[int], outputs: int) -> nn.Module:
+        """The model.
+
+        >>> sum(p.numel() for p in Linear().module([60], 10).parameters())
+        610
+        """
+        # Not drawn by the layer itself: the zeros and ones are the first draws of the seed.
+        layer = nn.utils.skip_init(nn.Linear, math.prod(shape), outputs, bias=self.bias)
+        if self.weights == "uniform":
+            layer.reset_parameters()
+        else:
+            for parameter in layer.parameters():
+                parameter.data = torch.randint(2, parameter.shape).float()
+        return nn.Sequential(nn.Flatten(), layer)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mlp:
+    """A multilayer perceptron: one hidden layer with ReLU on flattened samples."""
+
+    hidden: int = setting(200, "width of the hidden layer; 0: a linear model")
+
+    def __post_init__(self) -> None:
+        at_least(self, "hidden", 0)
+
+    def module(self, shape: Sequence[int], outputs: int) -> nn.Module:
+        """The perceptron, or a linear model if there is no hidden layer."""
+        if self.hidden == 0:
+            return Linear().module(shape, outputs)
+        return mlp(math.prod(shape), self.hidden, outputs)
+
+
+def mlp(features: int, hidden: int, outputs: int) -> nn.Module:
+    """One hidden layer with ReLU on flattened samples, PyTorch's default initialisation.
+
+    >>> sum(p.numel() for p in mlp(784, 200, 10).parameters())
+    159010
+    """
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, outputs)
+    )

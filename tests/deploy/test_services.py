@@ -1,0 +1,98 @@
+"""A server and nodes on machines of their own: who is let in, and how they end."""
+
+import socket
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("flwr", reason="the extra `flower` is not installed")
+
+from coterie.core.errors import SettingError
+from coterie.deploy.flwr_internals import ControlClient
+from coterie.deploy.keys import make_authority
+from coterie.deploy.processes import find_marked, free_ports
+from coterie.deploy.services import run_node, run_superlink
+
+from .helpers import IDLE, linux, python, until
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("unregistered", "Failed to activate SuperNode"),
+        ("without a key", "All SuperNodes must be registered"),
+        ("in plain text", "Failed to initialize the connection"),
+        ("other authority", "certificate verify failed"),
+    ],
+)
+def test_a_node_that_cannot_prove_itself_or_speaks_plainly_is_refused(attempts, name, complaint):
+    _, joined, said = attempts[name]
+    assert not joined
+    assert complaint in said
+
+
+def test_a_node_with_a_registered_key_is_let_in_and_missed_soon(attempts, server):
+    from flwr.proto.control_pb2 import ListNodesRequest
+
+    _, joined, said = attempts["registered"]
+    assert joined
+    with ControlClient(server.superlink, server.ca) as control:
+        (node,) = control.client.ListNodes(ListNodesRequest()).nodes_info
+    assert f"SuperNode ID: {node.node_id}" in said
+    assert node.status == "online"
+    assert node.heartbeat_interval == 10
+
+
+NODE = """
+import sys
+from pathlib import Path
+from coterie.deploy.services import run_node
+node, superlink = Path(sys.argv[1]), sys.argv[2]
+show = lambda line: print(line, flush=True)
+worker = [sys.executable, "-c", sys.argv[3]]
+sys.exit(run_node(node, superlink, None, None, show=show, worker=worker))
+"""
+
+
+@linux
+def test_a_node_that_is_told_to_stop_stops_whole_and_without_complaint(place):
+    (port,) = free_ports(1)  # nobody answers there: the SuperNode goes on asking
+    program = subprocess.Popen(
+        [sys.executable, "-c", NODE, place.nodes[0], f"127.0.0.1:{port}", IDLE],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    with program:
+        assert program.stdout.readline() == f"node one: asking 127.0.0.1:{port} for work\n"
+        until(lambda: len(find_marked(place.mark)) >= 3)
+        program.terminate()
+        assert program.stdout.read() == "node one was stopped\n"
+    assert program.returncode == 0
+    assert place.nothing_is_left()
+
+
+@linux
+def test_a_node_whose_worker_dies_ends_whole_and_with_a_complaint(place, capfd):
+    short = IDLE.replace("600", "1")
+    code = run_node(
+        place.nodes[0], "127.0.0.1:1", None, None, show=place.said.append, worker=python(short)
+    )
+    assert code == 1
+    assert place.said[-1] == "the worker of node one ended with code 0"
+    assert place.nothing_is_left()
+
+
+def test_a_server_that_cannot_begin_says_why(tmp_path):
+    with pytest.raises(SettingError, match=r"there is no file .*ca\.pem"):
+        run_superlink(tmp_path / "tls", tmp_path)
+    make_authority(tmp_path / "tls")
+    with pytest.raises(SettingError, match=r"there is no folder .*nodes"):
+        run_superlink(tmp_path / "tls", tmp_path / "nodes")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(SettingError, match=f"port {port} of 127.0.0.1 is taken"):
+            run_superlink(
+                tmp_path / "tls", tmp_path, host="127.0.0.1", port=port, own_port=free_ports(1)[0]
+            )

@@ -1,0 +1,63 @@
+import pytest
+import torch
+
+import coterie
+from coterie.algorithms.k_fed import KFed
+from coterie.data.federation import Federation
+from coterie.networks import Linear, Mlp
+from coterie.registry import NETWORKS
+from coterie.tasks.defaults import default_task, learns_centres, prepare_task
+
+
+def federation(targets, **facts):
+    data = Federation.from_clients([(torch.ones(4, 2, 3), torch.tensor(targets))] * 2)
+    return Federation(data.train, **facts)
+
+
+def test_whole_labels_are_classes_and_real_ones_are_targets():
+    task = default_task(federation([0, 2, 1, 0]), Mlp(hidden=5))
+    assert isinstance(task, coterie.Classification)
+    assert (task.module[1].in_features, task.module[-1].out_features) == (6, 3)
+    task = default_task(federation([0.5, 2.0, 1.0, 0.0]), Mlp(hidden=5))
+    assert isinstance(task, coterie.Regression)
+    assert task.module[-1].out_features == 1
+
+
+def test_facts_of_the_data_decide_outputs_and_scale():
+    task = default_task(federation([0, 1, 1, 0], class_count=10, scale=255), Linear())
+    assert task.module[-1].out_features == 10
+    assert task.inputs(torch.tensor([51])).tolist() == pytest.approx([0.2])
+
+
+def test_labels_that_only_the_test_part_has_are_classes_too():
+    data = Federation.from_clients([([[1.0]], [0])], test=[([[1.0]], [4])])
+    assert data.outputs == 5
+
+
+@pytest.mark.parametrize("hidden", [0, 8])
+@pytest.mark.parametrize("targets", [[0, 1, 1, 0], [0.5, 2.0, 1.0, 0.0]])
+def test_a_task_can_be_trained(hidden, targets):
+    data = federation(targets)
+    run = coterie.simulate(coterie.FedAvg(), data, default_task(data, Mlp(hidden=hidden)), rounds=2)
+    assert run.metrics["train_loss"] >= 0
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_network_that_is_built_anew_is_drawn_as_one_that_is_reset(name):
+    shapes = {"cnn": [28, 28], "cifar-cnn": [32, 32, 3], "celeba-cnn": [84, 84, 3]}
+    network, shape = NETWORKS[name](), shapes.get(name, [6])
+    built = coterie.Classification(lambda: network.module(shape, 4))
+    reset = coterie.Classification(network.module(shape, 4))
+    draws = [task.draw(torch.Generator().manual_seed(7)) for task in (built, reset)]
+    assert torch.equal(*draws)
+
+
+def test_an_algorithm_that_finds_centres_has_no_network_and_labels_to_score_by():
+    assert learns_centres(KFed())
+    assert not learns_centres(coterie.IFCA())
+    data, task = prepare_task(KFed(), federation([0, 1, 1, 0], scale=2.0), Linear())
+    assert isinstance(task, coterie.Centre)
+    assert (task.layout.size, task.scale) == (6, 2.0)
+    assert data.sample_clusters
+    data, _ = prepare_task(KFed(), federation([0.5, 1.0, 1.0, 0.0]), Linear())
+    assert not data.sample_clusters
