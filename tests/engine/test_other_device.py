@@ -4,7 +4,6 @@ from dataclasses import fields, replace
 
 import pytest
 import torch
-from coterie.networks.augment import RandomCropFlip
 from torch import nn
 
 import coterie
@@ -21,6 +20,7 @@ from coterie.engine.kernels.vmapped import VmappedKernel
 from coterie.engine.simulator import Simulator
 from coterie.experiment.run import Run
 from coterie.experiment.settings import RunSettings
+from coterie.networks.augmentation import RandomCropFlip
 from coterie.tasks import Classification
 from coterie.vectors.kmeans import Assigned
 from tests.engine.other_device import FAR, Far, Mixed, elsewhere

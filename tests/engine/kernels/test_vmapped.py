@@ -10,7 +10,7 @@ from coterie import Classification, Regression
 from coterie.engine.kernels import vmapped
 from coterie.engine.kernels.reference import PerClientKernel
 from coterie.engine.kernels.vmapped import VmappedKernel
-from coterie.networks import cifar_cnn
+from coterie.networks import CifarCnn
 from coterie.tasks import Centre
 from coterie.tensors.lazy import select_rows
 from tests.engine.kernels.cohorts import cohort, tied
@@ -187,7 +187,7 @@ def test_unusual_networks_are_done_at_once(task):
 
 
 def test_a_network_that_crops_at_random_goes_one_by_one():
-    task = Classification(cifar_cnn())
+    task = Classification(CifarCnn().module((32, 32, 3), 10))
     rows = cohort(Classification(nn.Linear(4, 2)), PerClientKernel, [2], 32 * 32 * 3, 2, 0)._rows
     images = rows._replace(x=rows.x.float().view(1, 2, 32, 32, 3))
     assert not VmappedKernel(task).is_exact_for(images)
