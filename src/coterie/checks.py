@@ -140,11 +140,11 @@ def clusters_are_a_partition(algorithm: Any) -> None:
 def empty_cluster_keeps_its_model(algorithm: Any) -> None:
     """A cluster in which nobody trained has the model it had before the round."""
     run = Run(algorithm, federation(), task_for(algorithm), RunSettings(rounds=1, per_round=1))
-    run._begin()
+    run.training.begin()
     before = run.state.models.clone()
     if len(before) == 1 and not has(algorithm, "k"):
         return  # it begins with one cluster and makes others later
-    clients = run.simulator.at("round", 0, ids=torch.tensor([0]))
+    clients = run.population.at("round", 0, ids=torch.tensor([0]))
     after, info = algorithm.round(run.state, clients)
     empty = torch.ones(len(before), dtype=torch.bool)
     empty[info.cluster] = False
@@ -171,8 +171,8 @@ def missing_replies_are_normal(algorithm: Any) -> None:
     run = ran(algorithm, federation(), lost=0.5)
     assert bool(torch.isfinite(run.models).all()), "models are not finite after lost replies"
     began = Run(algorithm, federation(), task_for(algorithm), RunSettings(rounds=1))
-    began._begin()
-    clients = began.simulator.at("round", 0)
+    began.training.begin()
+    clients = began.population.at("round", 0)
     after, info = algorithm.round(began.state, Deaf(clients))
     assert len(info.ids) == 0
     for name, old, new in zip(after._fields, began.state, after, strict=True):
@@ -185,9 +185,9 @@ def steps_leave_their_inputs_alone(algorithm: Any) -> None:
     data = federation()
     x, y = data.train.x.clone(), data.train.y.clone()
     run = Run(algorithm, data, task_for(algorithm), RunSettings(rounds=1))
-    run._begin()
-    algorithm.round(run.state, Watchful(run.simulator.at("round", 0)))
-    algorithm.serve(run.state, Watchful(run.simulator.at("serve")))
+    run.training.begin()
+    algorithm.round(run.state, Watchful(run.population.at("round", 0)))
+    algorithm.serve(run.state, Watchful(run.population.at("serve")))
     assert torch.equal(x, data.train.x), "features changed"
     assert torch.equal(y, data.train.y), "targets changed"
 
@@ -195,9 +195,9 @@ def steps_leave_their_inputs_alone(algorithm: Any) -> None:
 def metered_bytes_are_the_declared_parts(algorithm: Any) -> None:
     """What the meter counts is what the steps' signatures declare, no more and no less."""
     run = Run(algorithm, federation(), task_for(algorithm), RunSettings(rounds=1))
-    run._begin()
+    run.training.begin()
     before = Counter(run.bytes.parts)
-    book = Bookkeeper(run._clients("round", 0, ids=torch.arange(len(RAGGED))))
+    book = Bookkeeper(run.training.participants.of_round(0))
     algorithm.round(run.state, book)
     metered = Counter(run.bytes.parts)
     metered.subtract(before)

@@ -254,7 +254,7 @@ def test_ray_shards_are_on_the_cpu(far):
     settings = RunSettings(device=THERE)
     run = Run(coterie.FedAvg(), checks.federation([4, 4]), checks.task(), settings)
     with pytest.raises(SettingError, match="`device` must be cpu where clients run in Ray actors"):
-        run.spread(2)
+        run.use_ray(2)
 
 
 def test_a_network_of_machines_is_on_the_cpu(far):

@@ -159,5 +159,5 @@ def test_more_shards_than_clients_are_as_many_as_clients():
     samples = Samples.of([(torch.eye(3), torch.arange(3) % 2)] * 2)
     task = coterie.Classification(torch.nn.Linear(3, 2))
     run = coterie.simulate(coterie.FedAvg(), Federation(samples), task, rounds=1, shards=5)
-    assert run.simulator.bounds == [0, 1, 2]
-    assert run.simulator.actors == []  # gone with the run
+    assert run.population.bounds == [0, 1, 2]
+    assert run.population.actors == []  # gone with the run

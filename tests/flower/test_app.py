@@ -12,7 +12,7 @@ from coterie.experiment.plan import make_plan
 from coterie.experiment.settings import setting_names
 from coterie.flower.app import app_of, read_app
 from coterie.flower.node import NodeFile
-from coterie.flower.server import serve
+from coterie.flower.server import run_server
 from coterie.flower.settings import App, NetworkSettings
 from tests.flower.fake import FakeGrid
 from tests.flower.test_clients import alike, simulated
@@ -85,7 +85,7 @@ def test_a_table_on_three_nodes_is_the_table_in_one_place(tmp_path):
         files.append(NodeFile(data=str(path), memory=str(tmp_path / f"memory{node}")))
     assert "all.csv" not in app.config()["schema"]
     config = {**app.config(), "path": "", "nodes": 3, "out": str(tmp_path / "run")}
-    run = serve(FakeGrid(App.of(config), files), config, "1")
+    run = run_server(FakeGrid(App.of(config), files), config, "1")
     alike(run, simulated([*words, "evaluate=10"]))
     assert run.federation.clients == tuple("abcdef")
 

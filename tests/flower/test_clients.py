@@ -15,7 +15,7 @@ from coterie.core.errors import CheckpointError, CoterieError, CoterieWarning
 from coterie.experiment.plan import make_plan
 from coterie.flower import roster
 from coterie.flower.node import Node, NodeWorker
-from coterie.flower.server import serve
+from coterie.flower.server import run_server
 from coterie.flower.wire import BadPacket, Packet, packed, unpacked
 from tests.flower.fake import FakeGrid, app_of, thirds
 
@@ -38,7 +38,7 @@ def deployed(tmp_path, words, change=None, grid=None, attempt="1", **settings):
     grid.change = {node: only_steps(each) for node, each in (change or {}).items()}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CoterieWarning)
-        return serve(grid, app.config(), attempt)
+        return run_server(grid, app.config(), attempt)
 
 
 def only_steps(change):
@@ -90,7 +90,7 @@ def test_one_message_to_each_node_in_a_round(tmp_path):
     words = [*IFCA[:-1], "rounds=4", "evaluate=4"]
     app = app_of(*words, out=str(tmp_path / "run"), nodes=3)
     grid = FakeGrid(app, thirds(tmp_path))
-    serve(grid, app.config(), "1")
+    run_server(grid, app.config(), "1")
     sent = [unpacked(message.content).words for _, message in grid.sent]
     rounds = [words["round"] for words in sent if words["do"] == "step" and words["trains"]]
     assert sorted(rounds) == [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3
@@ -274,7 +274,7 @@ def test_a_node_does_nothing_but_client_steps(tmp_path, words, says):
     seen = []
     answer = grid.answer
     grid.answer = lambda node, message: seen.append(message) or answer(node, message)
-    serve(grid, app_of(*IFCA, out=str(tmp_path / "run"), nodes=3).config(), "1")
+    run_server(grid, app_of(*IFCA, out=str(tmp_path / "run"), nodes=3).config(), "1")
     packets = [unpacked(message.content) for message in seen]
     packet = next(each for each in packets if each.words["do"] == "step")
     node = Node(app, thirds(tmp_path)[0])
@@ -403,7 +403,7 @@ def test_nodes_keep_the_memory_of_two_runs(tmp_path):
         home = tmp_path / f"{number}"
         home.mkdir()
         app = app_of("local", *DIGITS, "rounds=1", out=str(home / "run"), nodes=3)
-        serve(FakeGrid(app, thirds(tmp_path)), app.config(), "1")
+        run_server(FakeGrid(app, thirds(tmp_path)), app.config(), "1")
     runs = list((tmp_path / "memory1").iterdir())
     assert len(runs) == 2
     assert all(len(list(Path(run).iterdir())) == 1 for run in runs)

@@ -85,9 +85,9 @@ def server_app() -> ServerApp:
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        from coterie.flower.server import serve
+        from coterie.flower.server import run_server
 
-        serve(grid, context.run_config, str(context.run_id))
+        run_server(grid, context.run_config, str(context.run_id))
 
     return app
 

@@ -23,7 +23,7 @@ from coterie.core.clients import Call, Clients, Each, Fold, merge_answers, step_
 from coterie.data.federation import Federation, Samples
 from coterie.data.tables.columns import in_order
 from coterie.engine.simulator import Simulator
-from coterie.evaluation.evaluator import losses_or_gradients
+from coterie.evaluation.client_map import losses_or_gradients
 from coterie.flower.enrolment import rehearsal
 from coterie.flower.replies import Spec, Usual, checked
 from coterie.flower.roster import Roster, warn

@@ -27,7 +27,8 @@ from coterie.core.errors import CoterieError, DataError, SettingError, did_you_m
 from coterie.data.federation import Federation
 from coterie.engine.client_memory import ClientMemory
 from coterie.engine.simulator import Simulator
-from coterie.evaluation.evaluator import losses_or_gradients, score_by_label
+from coterie.evaluation.client_map import losses_or_gradients
+from coterie.evaluation.scoring import score_by_label
 from coterie.experiment.settings import make_settings, setting_names
 from coterie.flower.memory import Versions
 from coterie.flower.settings import App

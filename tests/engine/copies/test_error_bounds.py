@@ -164,8 +164,8 @@ def test_a_grid_compares_few_models_once_clusters_rest(monkeypatch):
     for copy in grid.copies:
         alone = coterie.experiment.run.Run(algorithm, *data, settings, start=copy.start)
         alone.complete()
-        torch.testing.assert_close(copy.models, alone.models)
-        assert copy.clusters.equal(alone.clusters)
+        torch.testing.assert_close(copy.run.models, alone.models)
+        assert copy.run.clusters.equal(alone.clusters)
 
 
 def test_gradients_that_somebody_has_are_not_written_over():

@@ -1,7 +1,7 @@
-"""Where the clients stood on the map, round by round, for the slider of the report.
+"""Frames of the client map: where the clients were after some rounds, for the report's slider.
 
-A frame costs one look at the losses of all clients, so there are few of them: up to `FRAMES`, close
-together in the first rounds, where clusters form, and further and further apart later on.
+A frame costs an evaluation of all clients, so there are few of them: up to `FRAMES`, close together
+in the first rounds, where clusters form, and further and further apart later on.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ FRAMES = 12
 FILE = "map.npz"
 
 
-def moments(rounds: int, evaluate: int) -> set[int]:
+def frame_rounds(rounds: int, evaluate: int) -> set[int]:
     """The rounds after which a frame is taken: some that are evaluated, in steps that grow.
 
     The last round is not among them, for its map is in `clients.json`. One round in four at most
     has a frame, so that short runs are not held up.
 
-    >>> sorted(moments(rounds=300, evaluate=1))
+    >>> sorted(frame_rounds(rounds=300, evaluate=1))
     [1, 2, 3, 5, 8, 13, 22, 38, 63, 106, 179]
-    >>> sorted(moments(rounds=60, evaluate=1))
+    >>> sorted(frame_rounds(rounds=60, evaluate=1))
     [1, 2, 3, 4, 6, 9, 14, 20, 29, 41]
     """
     evaluated = [*range(evaluate, rounds, evaluate)]
@@ -39,17 +39,18 @@ def moments(rounds: int, evaluate: int) -> set[int]:
 
 
 @dataclass
-class Frames:
+class MapFrames:
     """The frames of a run so far."""
 
     true: Tensor | None  # [m] true clusters
+    due: set[int] = field(default_factory=set)  # the rounds after which there is to be a frame
     rounds: list[int] = field(default_factory=list)
     drawn: list[str] = field(default_factory=list)  # what each is a projection of
     points: list[np.ndarray] = field(default_factory=list)  # each [m, 2]
     cluster: list[np.ndarray] = field(default_factory=list)  # each [m], -1 unknown
 
     def add(self, round: int, drawn: str, points: Tensor, cluster: Tensor) -> None:
-        """Note where the clients are after a round, and in which cluster."""
+        """Add where the clients are after a round, and in which cluster."""
         self.rounds.append(round)
         self.drawn.append(drawn)
         self.points.append(points.float().numpy())

@@ -17,7 +17,7 @@ SHOWN_CLUSTERS = 8  # more sizes than this do not fit a line
 QUIET_SECONDS = 10.0  # between two lines where there is no terminal
 
 
-class Progress:
+class RunProgressBar:
     """A line with rounds, accuracy, cluster sizes and time left.
 
     On a terminal the line moves; elsewhere a new one is printed every ten seconds.
@@ -42,7 +42,7 @@ class Progress:
             )
             self.row = self.bar.add_task(title, total=rounds, completed=done, news="starting")
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> RunProgressBar:
         if self.bar is not None:
             self.bar.start()
         return self
@@ -62,22 +62,22 @@ class Progress:
         if self.bar is not None:
             self.bar.update(self.row, news=news)
         elif time.monotonic() - self.said >= QUIET_SECONDS:
-            self._say(news)
+            self._print(news)
 
     def on_round(self, record: dict[str, Any]) -> None:
         """Show a round that is done."""
         self.heard = True
-        news = self._news(record)
+        news = self._status_text(record)
         if self.bar is not None:
             self.bar.update(self.row, completed=record["round"], news=news)
         elif record["round"] == self.rounds or time.monotonic() - self.said >= QUIET_SECONDS:
-            self._say(news)
+            self._print(news)
 
-    def _say(self, news: str) -> None:
+    def _print(self, news: str) -> None:
         self.said = time.monotonic()
         print(f"{self.title}: {news}", file=sys.stderr, flush=True)
 
-    def _news(self, record: dict[str, Any]) -> str:
+    def _status_text(self, record: dict[str, Any]) -> str:
         done = record["round"]
         parts = [f"round {done}/{self.rounds}"]
         numbers = record["metrics"]
@@ -93,7 +93,7 @@ class Progress:
         return "  ".join(parts)
 
 
-class SweepProgress:
+class SweepProgressBar:
     """A line about many runs: rounds of all of them, runs that are done, time left."""
 
     def __init__(self, title: str) -> None:
@@ -103,7 +103,7 @@ class SweepProgress:
         self.console = Console(stderr=True)
         self.status = self.console.status(title) if self.console.is_terminal else None
 
-    def __enter__(self) -> SweepProgress:
+    def __enter__(self) -> SweepProgressBar:
         if self.status is not None:
             self.status.start()
         return self
@@ -155,7 +155,7 @@ def bytes_text(count: float) -> str:
     return f"{count:.0f} B" if units[0] == "B" else f"{count:.1f} {units[0]}"
 
 
-def summary(run: Run) -> str:
+def outcome_text(run: Run) -> str:
     """The outcome of a run in a few lines."""
     result, numbers = run.result, run.metrics
     names = f"{result['algorithm']} on {result['federation']}"

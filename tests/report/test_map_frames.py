@@ -5,23 +5,23 @@ import pytest
 import torch
 
 import coterie
-from coterie.report.frames import FRAMES, Frames, moments
+from coterie.report.map_frames import FRAMES, MapFrames, frame_rounds
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 7, 8, 40, 300, 5000])
 @pytest.mark.parametrize("evaluate", [1, 3, 50])
 def test_frames_are_few_after_evaluated_rounds_and_before_the_last(rounds, evaluate):
-    taken = moments(rounds, evaluate)
+    taken = frame_rounds(rounds, evaluate)
     assert len(taken) <= min(FRAMES, rounds / 4)
     assert all(r % evaluate == 0 and r < rounds for r in taken)
 
 
 def test_frames_come_back_as_they_were_but_for_later_rounds(tmp_path):
-    frames = Frames(torch.tensor([1, 0]))
+    frames = MapFrames(torch.tensor([1, 0]))
     frames.add(2, "losses", torch.tensor([[0.5, 1.0], [2.0, 3.0]]), torch.tensor([0, -1]))
     frames.add(5, "gradients", torch.zeros(2, 2), torch.tensor([1, 1]))
     frames.save(tmp_path)
-    again = Frames(None)
+    again = MapFrames(None)
     again.restore(tmp_path, rounds=4)
     assert (again.rounds, again.drawn) == ([2], ["losses"])
     assert again.points[0].tolist() == [[0.5, 1.0], [2.0, 3.0]]
@@ -31,7 +31,7 @@ def test_frames_come_back_as_they_were_but_for_later_rounds(tmp_path):
 
 
 def test_a_frame_keeps_the_clusters_of_its_round():
-    frames = Frames(None)
+    frames = MapFrames(None)
     cluster = torch.tensor([0, 0])
     frames.add(1, "losses", torch.zeros(2, 2), cluster)
     cluster[0] = 1
@@ -40,7 +40,7 @@ def test_a_frame_keeps_the_clusters_of_its_round():
 
 def test_frames_that_cannot_be_read_do_not_stop_a_run(tmp_path):
     (tmp_path / "map.npz").write_bytes(b"PK\x03\x04 half a file")
-    frames = Frames(None)
+    frames = MapFrames(None)
     frames.restore(tmp_path, rounds=4)
     assert frames.rounds == []
 
@@ -60,9 +60,9 @@ def test_resumed_run_has_the_same_frames(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         digits(tmp_path / "again", on_round=stop)
-    resumed = digits(tmp_path / "again", resume=True).frames
-    straight = digits(tmp_path / "straight").frames
-    assert straight.rounds == sorted(moments(rounds=8, evaluate=1)) != []
+    resumed = digits(tmp_path / "again", resume=True).training.frames
+    straight = digits(tmp_path / "straight").training.frames
+    assert straight.rounds == sorted(frame_rounds(rounds=8, evaluate=1)) != []
     assert resumed.rounds == straight.rounds
     for ours, theirs in zip(resumed.points, straight.points, strict=True):
         assert np.array_equal(ours, theirs)
@@ -79,7 +79,7 @@ def test_last_frame_leads_to_the_end(tmp_path):
 
 def test_every_round_has_the_means_of_its_clusters(tmp_path):
     run = digits(tmp_path / "run")
-    last, judged = run.records[-1]["by_cluster"], run.judged
+    last, judged = run.records[-1]["by_cluster"], run.evaluation
     served = judged.serving.cluster
     for name in ("accuracy", "loss"):
         for j in range(3):

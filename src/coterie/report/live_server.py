@@ -7,13 +7,13 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from coterie.report.reading import stamp
+from coterie.report.run_files import files_stamp
 
 HOME = "127.0.0.1"  # nobody else on the network sees the page
 PORT = 8765
 
 
-def server(
+def page_server(
     folders: Sequence[Path], make: Callable[[], str], port: int = PORT
 ) -> ThreadingHTTPServer:
     """A server of the page that `make` gives, made anew whenever files in `folders` have changed.
@@ -24,7 +24,7 @@ def server(
     made: dict[str, bytes] = {}  # the last page, by its stamp
 
     def now() -> str:
-        return json.dumps([stamp(folder) for folder in folders])
+        return json.dumps([files_stamp(folder) for folder in folders])
 
     def current() -> bytes:
         known = now()

@@ -3,48 +3,50 @@
 from pathlib import Path
 from typing import Any
 
-from coterie.report import figures, lines, movement
-from coterie.report.client_map import client_map, glyphs
-from coterie.report.clusters import Grouping, grouping, sample_summary, summary
+from coterie.report import cluster_changes, figures, headline
+from coterie.report.clusters import Grouping, cluster_table, group_clusters, sample_table
 from coterie.report.figures import Columns, Figure
-from coterie.report.page import filled
-from coterie.report.reading import RunFiles, read
-from coterie.report.worst import worst_served
+from coterie.report.map_data import map_data, symbol_characters
+from coterie.report.run_files import RunFiles, read_run
+from coterie.report.template import fill_template
+from coterie.report.worst_clients import worst_served
 
 
-def render(folder: Path, live: bool = False) -> str:
+def render_run(folder: Path, live: bool = False) -> str:
     """The HTML page of the run in `folder`: one text with scripts and styles inside.
 
     Needs `config.json`. Leaves out what the other files do not say, so the folder of an unfinished
     run has a page too.
     """
-    run = read(folder)
+    run = read_run(folder)
     trained: Columns | None = run.clients.get("clients") or None
     tested: Columns | None = run.clients.get("test_clients") or None
     samples: Columns | None = run.clients.get("sample_clusters") or None
-    groups = grouping(run.rounds, trained or _so_far(run), samples)
-    places = client_map(run, groups)
+    groups = group_clusters(run.rounds, trained or _clusters_so_far(run), samples)
+    places = map_data(run, groups)
     names = (trained or {}).get("name")
     charts = _charts(run, groups, by_sample=samples is not None)
     summaries = [
-        (name, summary(columns, groups))
+        (name, cluster_table(columns, groups))
         for name, columns in (("Training clients", trained), ("Test clients", tested))
         if columns and not groups.own and not samples and len(groups.found) <= 200
     ]
-    by_sample = sample_summary(samples) if samples else None
+    by_sample = sample_table(samples) if samples else None
     tables = [by_sample] if by_sample else [table for _, table in summaries]
     for name, table in zip(("confusion", "confusion_tested"), tables, strict=False):
         if table["truths"]:
-            charts[name] = figures.confusion(table, "samples" if by_sample else "clients")
+            charts[name] = figures.confusion_matrix(table, "samples" if by_sample else "clients")
     context = {
         "config": run.config,
         "result": run.result,
-        "facts": lines.facts(run),
-        "warnings": lines.warnings(run.rounds, run.result),
-        "headline": lines.headline_cards(run, groups, trained),
-        "metrics": [(lines.label(k), lines.metric(k, v)) for k, v in run.metrics.items()],
+        "facts": headline.run_facts(run),
+        "warnings": headline.run_warnings(run.rounds, run.result),
+        "headline": headline.headline_cards(run, groups, trained),
+        "metrics": [
+            (headline.metric_label(k), headline.metric_text(k, v)) for k, v in run.metrics.items()
+        ],
         "groups": groups,
-        "settled": movement.settled(run.rounds),
+        "settled": cluster_changes.last_move(run.rounds),
         "summaries": summaries,
         "samples": by_sample,
         "pictures": [
@@ -57,14 +59,16 @@ def render(folder: Path, live: bool = False) -> str:
         ],
         "charts": charts,
         "map": places,
-        "glyphs": {view: glyphs(shapes) for view, shapes in places["shapes"].items()}
+        "glyphs": {view: symbol_characters(shapes) for view, shapes in places["shapes"].items()}
         if places
         else {},
         "worst": worst_served(tested or trained, groups),
-        "crossed": _crossed(run.result),
+        "crossed": _bytes_by_part(run.result),
         "asked": sum(r.get("asked") or 0 for r in run.rounds),
         "answered": sum(r.get("answered") or 0 for r in run.rounds),
-        "settings": {k: lines.setting(v) for k, v in (run.config.get("settings") or {}).items()},
+        "settings": {
+            k: headline.setting_text(v) for k, v in (run.config.get("settings") or {}).items()
+        },
     }
     data = {
         "figures": charts,
@@ -78,10 +82,10 @@ def render(folder: Path, live: bool = False) -> str:
             if columns
         ],
     }
-    return filled("run.html.j2", context, data, live)
+    return fill_template("run.html.j2", context, data, live)
 
 
-def _so_far(run: RunFiles) -> Columns | None:
+def _clusters_so_far(run: RunFiles) -> Columns | None:
     """The clusters at the last frame of the map, for a run that has not come to its end."""
     if not len(run.frames.get("rounds", ())):
         return None
@@ -92,21 +96,21 @@ def _so_far(run: RunFiles) -> Columns | None:
 def _charts(run: RunFiles, groups: Grouping, by_sample: bool) -> dict[str, Figure]:
     rounds = run.rounds
     charts: dict[str, Figure | None] = {
-        "scores": figures.scores(rounds),
-        "errors": figures.errors(rounds),
-        "cluster_accuracy": figures.by_cluster(rounds, "accuracy", groups.drawn),
-        "cluster_loss": figures.by_cluster(rounds, "loss", groups.drawn),
-        "traffic": figures.traffic(rounds),
-        "seconds": figures.seconds(rounds),
+        "scores": figures.score_curves(rounds),
+        "errors": figures.error_curves(rounds),
+        "cluster_accuracy": figures.cluster_curves(rounds, "accuracy", groups.drawn),
+        "cluster_loss": figures.cluster_curves(rounds, "loss", groups.drawn),
+        "traffic": figures.traffic_bars(rounds),
+        "seconds": figures.time_bars(rounds),
     }
     # Where samples are clustered, a client may be in all clusters at once.
     if rounds and len(groups.found) > 1 and not groups.own and not by_sample:
-        charts["sizes"] = movement.sizes(rounds, groups.drawn)
-        charts["flows"] = movement.flows(rounds, groups.drawn)
+        charts["sizes"] = cluster_changes.sizes_figure(rounds, groups.drawn)
+        charts["flows"] = cluster_changes.flows_figure(rounds, groups.drawn)
     return {name: figure for name, figure in charts.items() if figure is not None}
 
 
-def _crossed(result: dict[str, Any]) -> list[tuple[str, str, str, int]]:
+def _bytes_by_part(result: dict[str, Any]) -> list[tuple[str, str, str, int]]:
     """What crossed between server and clients: (client step, direction, part, bytes)."""
     return [
         (step, direction, part, amount)

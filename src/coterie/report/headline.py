@@ -5,10 +5,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from coterie.report import phrases as words
+from coterie.report import number_format as numbers
 from coterie.report.clusters import Grouping
 from coterie.report.figures import LABELS, Columns, Round
-from coterie.report.reading import RunFiles
+from coterie.report.run_files import RunFiles
 
 FRACTIONS = ("accuracy", "accuracy_macro", "f1", "f1_macro", "purity", "success")
 HEADLINE = ("accuracy", "train_accuracy", "success", "loss", "train_loss", "distance", "ari")
@@ -26,42 +26,44 @@ def headline_cards(
             continue
         note = "1 is perfect" if key == "ari" else ""
         if key == "accuracy" and metrics.get("accuracy_macro") is not None:
-            note = f"{words.percent(metrics['accuracy_macro'])} macro"
-        cards.append((label(key), metric(key, metrics[key]), note))
+            note = f"{numbers.percent(metrics['accuracy_macro'])} macro"
+        cards.append((metric_label(key), metric_text(key, metrics[key]), note))
     clusters = metrics.get("clusters", groups.occupied or None)
     if clusters is not None:
         truth = len(groups.true)
         note = f"{truth} true" if truth else "true ones unknown"
-        cards.append(("clusters", words.count(clusters), note))
+        cards.append(("clusters", numbers.count(clusters), note))
     number = len(run.rounds)
     planned = (run.config.get("settings") or {}).get("rounds")
-    members = f"{words.count(len(trained['client']))} clients" if trained else ""
+    members = f"{numbers.count(len(trained['client']))} clients" if trained else ""
     if planned and not run.result:
-        members = f"of {words.count(planned)}"
-    cards.append(("rounds", words.count(number), members))
-    each = _each(words.duration, run.seconds, number)
-    cards.append(("time", words.duration(run.seconds), each))
+        members = f"of {numbers.count(planned)}"
+    cards.append(("rounds", numbers.count(number), members))
+    each = _per_round(numbers.duration, run.seconds, number)
+    cards.append(("time", numbers.duration(run.seconds), each))
     for way, title in (("down", "to the clients"), ("up", "from the clients")):
         total = run.bytes(way)
-        cards.append((title, words.size(total), _each(words.size, total, number)))
+        cards.append(
+            (title, numbers.byte_size(total), _per_round(numbers.byte_size, total, number))
+        )
     return cards
 
 
-def metric(key: str, value: Any) -> str:
+def metric_text(key: str, value: Any) -> str:
     """The value of a metric as it is written: fractions in percent, agreements with 3 decimals."""
     if key.removeprefix("train_") in FRACTIONS:
-        return words.percent(value)
+        return numbers.percent(value)
     if key in AGREEMENTS and value is not None and math.isfinite(value):
         return f"{value:.3f}"
-    return words.count(value) if isinstance(value, int) else words.decimal(value)
+    return numbers.count(value) if isinstance(value, int) else numbers.decimal(value)
 
 
-def label(key: str) -> str:
+def metric_label(key: str) -> str:
     """A metric by the name it has on the page."""
     return LABELS.get(key, key)
 
 
-def facts(run: RunFiles) -> list[tuple[str, Any]]:
+def run_facts(run: RunFiles) -> list[tuple[str, Any]]:
     """What identifies the run, without what the folder does not say: (name, value)."""
     config, result = run.config, run.result
     known = [
@@ -73,7 +75,7 @@ def facts(run: RunFiles) -> list[tuple[str, Any]]:
     return [(name, value) for name, value in known if value not in (None, "")]
 
 
-def warnings(rounds: Sequence[Round], result: dict[str, Any]) -> list[tuple[str, str]]:
+def run_warnings(rounds: Sequence[Round], result: dict[str, Any]) -> list[tuple[str, str]]:
     """Every distinct warning with the rounds that gave it, in the order they first came."""
     given: dict[str, list[int]] = {}
     for r in rounds:
@@ -81,13 +83,13 @@ def warnings(rounds: Sequence[Round], result: dict[str, Any]) -> list[tuple[str,
             given.setdefault(message, []).append(r["round"])
     for message in result.get("warnings") or []:
         given.setdefault(message, [])
-    return [(text, words.rounds(where) if where else "") for text, where in given.items()]
+    return [(text, numbers.round_ranges(where) if where else "") for text, where in given.items()]
 
 
-def setting(value: Any) -> str:
+def setting_text(value: Any) -> str:
     """A setting as it is written: text as it is, all else as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _each(form: Callable[[float], str], total: float | None, number: int) -> str:
+def _per_round(form: Callable[[float], str], total: float | None, number: int) -> str:
     return f"{form(total / number)} a round" if total and number else ""

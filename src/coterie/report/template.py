@@ -9,12 +9,14 @@ from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from coterie.report import phrases as words
+from coterie.report import number_format as numbers
 
 SCRIPTS = ("charts.js", "map.js", "clients.js", "page.js")
 
 
-def filled(template: str, context: dict[str, Any], data: dict[str, Any], live: bool = False) -> str:
+def fill_template(
+    template: str, context: dict[str, Any], data: dict[str, Any], live: bool = False
+) -> str:
     """A template with everything it needs inside; `data` is what the scripts read.
 
     A `live` page asks the server that it came from for news.
@@ -24,25 +26,25 @@ def filled(template: str, context: dict[str, Any], data: dict[str, Any], live: b
         autoescape=True,
     )
     environment.filters |= {
-        "count": words.count,
-        "percent": words.percent,
-        "decimal": words.decimal,
-        "size": words.size,
-        "duration": words.duration,
+        "count": numbers.count,
+        "percent": numbers.percent,
+        "decimal": numbers.decimal,
+        "size": numbers.byte_size,
+        "duration": numbers.duration,
     }
     here = resources.files("coterie.report")
     script = "\n".join((here / name).read_text(encoding="utf-8") for name in SCRIPTS)
     return environment.get_template(template).render(
         context,
         live=live,
-        data=embedded(data),
+        data=json_for_script(data),
         plotly=Markup(get_plotlyjs()),
         style=Markup((here / "page.css").read_text(encoding="utf-8")),
         script=Markup(script),
     )
 
 
-def embedded(value: Any) -> Markup:
+def json_for_script(value: Any) -> Markup:
     """JSON that may stand in a script element: nothing in it can end the element."""
     text = json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     for character in "<>&\u2028\u2029":

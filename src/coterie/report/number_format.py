@@ -34,10 +34,10 @@ def decimal(value: float | None) -> str:
     return MISSING if value is None or not math.isfinite(value) else f"{value:.4g}"
 
 
-def size(value: float | None) -> str:
+def byte_size(value: float | None) -> str:
     """Bytes in the largest decimal unit that keeps the number at one or above.
 
-    >>> size(999), size(1_234_567)
+    >>> byte_size(999), byte_size(1_234_567)
     ('999 B', '1.23 MB')
     """
     if value is None:
@@ -67,10 +67,10 @@ def duration(seconds: float | None) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def rounds(numbers: Sequence[int]) -> str:
+def round_ranges(numbers: Sequence[int]) -> str:
     """Round numbers, in rising order, as a phrase in which neighbours are joined.
 
-    >>> rounds([3]), rounds([1, 2, 3, 7])
+    >>> round_ranges([3]), round_ranges([1, 2, 3, 7])
     ('round 3', 'rounds 1–3, 7')
     """
     breaks = [i for i, (a, b) in enumerate(pairwise(numbers), 1) if b != a + 1]

@@ -6,10 +6,11 @@ from pathlib import Path
 import plotly.graph_objects as go
 import pytest
 
-from coterie.report import grouped, read
-from coterie.report.figures import spread
-from coterie.report.pages import page, write_page
-from tests.report.test_page import HOSTILE, Elements, edit
+from coterie.report.comparison_page import group_runs
+from coterie.report.figures import mean_curves
+from coterie.report.pages import render_page, write_page
+from coterie.report.run_files import read_run
+from tests.report.test_run_page import HOSTILE, Elements, edit
 
 MakeRun = Callable[..., Path]
 
@@ -33,14 +34,14 @@ def test_runs_are_grouped_by_what_tells_them_apart_but_the_seed(make_run: MakeRu
         make_run("c", k=4, seed=0),
         make_run("d", algorithm="fedavg", seed=0),
     ]
-    groups = grouped([read(folder) for folder in folders])
+    groups = group_runs([read_run(folder) for folder in folders])
     assert {
         label: [run.seed for run in runs] for label, runs in groups["rotated-digits"].items()
     } == {"ifca k=2": [0, 1], "ifca k=4": [0], "fedavg": [0]}
 
 
 def test_page_has_the_table_of_the_comparison_and_every_run(runs: list[Path]) -> None:
-    shown = Elements(page(runs))
+    shown = Elements(render_page(runs))
     assert "ifca, fedavg on rotated-digits" in shown.text
     assert "ifca 85.00 ± 7.07" in shown.text
     assert "fedavg 83.00 ± 7.07" in shown.text
@@ -56,7 +57,7 @@ def test_curves_are_means_in_a_band_of_one_standard_deviation() -> None:
         return [{"round": i, "metrics": {"loss": v}} for i, v in enumerate(values, 1)]
 
     # Round 1: 1 and 3, mean 2, standard deviation sqrt(2). Only one run has a third round.
-    figure = spread({"ifca": [rounds(1, 2), rounds(3, 2, 9)]}, "loss")
+    figure = mean_curves({"ifca": [rounds(1, 2), rounds(3, 2, 9)]}, "loss")
     assert figure is not None
     band, mean = figure["data"]
     assert (mean["x"], mean["y"]) == ([1, 2], [2, 2])
@@ -68,7 +69,7 @@ def test_a_seed_that_was_run_twice_is_not_lost(make_run: MakeRun) -> None:
     folders = [make_run("a"), make_run("b"), make_run("c", algorithm="fedavg")]
     edit(folders[0], "result.json", metrics={"accuracy": 0.7})
     edit(folders[1], "result.json", metrics={"accuracy": 0.9})
-    text = Elements(page(folders)).text
+    text = Elements(render_page(folders)).text
     assert "ifca 80.00 ± 14.14" in text
 
 
@@ -84,13 +85,13 @@ def test_runs_that_go_on_are_compared_by_what_they_have(runs: list[Path]) -> Non
         (folder / "result.json").unlink()
         lines = (folder / "rounds.jsonl").read_text().splitlines(keepends=True)
         (folder / "rounds.jsonl").write_text("".join(lines[:7]))
-    text = Elements(page(runs)).text
+    text = Elements(render_page(runs)).text
     assert "7 so far" in text
 
 
 def test_hostile_text_stays_text_in_a_comparison(runs: list[Path]) -> None:
     edit(runs[0], "config.json", algorithm=HOSTILE, federation=HOSTILE, command=HOSTILE)
-    shown = Elements(page(runs))
+    shown = Elements(render_page(runs))
     assert HOSTILE in shown.text
     assert shown.count("img") == 0
     assert shown.count("script") == 3

@@ -52,7 +52,7 @@ class RunFiles:
         return int(sum(r.get(key) or 0 for r in self.rounds) if total is None else total)
 
 
-def read(folder: Path) -> RunFiles:
+def read_run(folder: Path) -> RunFiles:
     """Read a run folder, also one whose run goes on at this moment. It must hold config.json."""
     if not (folder / "config.json").is_file():
         raise FileNotFoundError(f"the folder of a run must hold config.json, {folder} does not")
@@ -67,7 +67,7 @@ def read(folder: Path) -> RunFiles:
     )
 
 
-def stamp(folder: Path) -> list[tuple[int, int]]:
+def files_stamp(folder: Path) -> list[tuple[int, int]]:
     """What changes whenever a file of the run does: times and sizes."""
     known = [path.stat() for path in map(folder.joinpath, FILES) if path.exists()]
     return [(status.st_mtime_ns, status.st_size) for status in known]

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from coterie.report import figures, lines
-from coterie.report.page import filled
+from coterie.report import figures, headline
 from coterie.report.palette import colour
-from coterie.report.reading import RunFiles
+from coterie.report.run_files import RunFiles
+from coterie.report.template import fill_template
 
 Groups = dict[str, dict[str, list[RunFiles]]]  # federation -> label -> runs
 Table = tuple[list[str], list[list[str]]]  # headings and rows
@@ -17,7 +17,7 @@ Table = tuple[list[str], list[list[str]]]  # headings and rows
 DRAWN = ("accuracy", "train_accuracy", "success", "ari", "loss", "train_loss", "distance")
 
 
-def grouped(runs: Sequence[RunFiles]) -> Groups:
+def group_runs(runs: Sequence[RunFiles]) -> Groups:
     """Runs by federation, then by what tells them apart other than the seed.
 
     The label of a group is its algorithm, with those settings in which runs of that algorithm on
@@ -31,15 +31,17 @@ def grouped(runs: Sequence[RunFiles]) -> Groups:
     for (federation, algorithm), alike in kinds.items():
         settings = [run.config.get("settings") or {} for run in alike]
         names = dict.fromkeys(name for each in settings for name in each if name != "seed")
-        told = [n for n in names if len({lines.setting(each.get(n)) for each in settings}) > 1]
+        told = [
+            n for n in names if len({headline.setting_text(each.get(n)) for each in settings}) > 1
+        ]
         for run, each in zip(alike, settings, strict=True):
-            words = [f"{name}={lines.setting(each.get(name))}" for name in told]
+            words = [f"{name}={headline.setting_text(each.get(name))}" for name in told]
             label = " ".join([algorithm, *words])
             groups.setdefault(federation, {}).setdefault(label, []).append(run)
     return groups
 
 
-def render_several(
+def render_comparison(
     groups: Groups, tables: dict[str, Table], place: Path | None = None, live: bool = False
 ) -> str:
     """The HTML page of grouped runs; `tables` compares the groups on each federation.
@@ -52,9 +54,9 @@ def render_several(
         histories = {label: [run.rounds for run in runs] for label, runs in labels.items()}
         drawn = []
         for key in DRAWN:
-            figure = figures.spread(histories, key)
+            figure = figures.mean_curves(histories, key)
             if figure is not None:
-                drawn.append((f"{key}_{number}", lines.label(key)))
+                drawn.append((f"{key}_{number}", headline.metric_label(key)))
                 charts[f"{key}_{number}"] = figure
         sections.append(
             {
@@ -84,10 +86,12 @@ def render_several(
         "warnings": [
             (text, f"{run.config.get('algorithm')}, seed {run.seed} {where}")
             for run in runs
-            for text, where in lines.warnings(run.rounds, run.result)
+            for text, where in headline.run_warnings(run.rounds, run.result)
         ],
     }
-    return filled("runs.html.j2", context, {"figures": charts, "map": None, "tables": []}, live)
+    return fill_template(
+        "runs.html.j2", context, {"figures": charts, "map": None, "tables": []}, live
+    )
 
 
 def _row(run: RunFiles, label: str, hue: str, place: Path | None) -> dict[str, Any]:

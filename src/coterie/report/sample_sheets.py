@@ -24,7 +24,7 @@ GAP = 2  # pixels between two images
 SMALLEST = 8  # pixels; what has fewer is hardly an image
 
 
-def sheets(
+def sample_sheets(
     federation: Federation, cluster: Tensor, labels: Tensor | None, seed: int
 ) -> list[dict[str, Any]]:
     """One sheet for each cluster: its index, the clients in its rows, a PNG in base64.
@@ -33,7 +33,7 @@ def sheets(
     it is they that are clustered. Empty where samples are not images, or are not here.
     """
     samples = federation.train
-    if len(samples.x) < int(samples.offsets[-1]) or images(samples.x[:1]) is None:
+    if len(samples.x) < int(samples.offsets[-1]) or as_colour_images(samples.x[:1]) is None:
         return []
     found = cluster if labels is None else labels
     sizes = torch.bincount(found[found >= 0])
@@ -47,15 +47,15 @@ def sheets(
         members = members[torch.randperm(len(members), generator=generator)]
         if labels is None:
             clients = members[:ROWS].sort().values.tolist()
-            rows = [spread(samples, i) for i in clients]
+            rows = [rows_over_labels(samples, i) for i in clients]
         else:
             clients = []
             rows = list(members[: ROWS * COLUMNS].split(COLUMNS))
-        made.append({"cluster": j, "clients": clients, "png": png(samples.x, rows)})
+        made.append({"cluster": j, "clients": clients, "png": sheet_png(samples.x, rows)})
     return made
 
 
-def spread(samples: Samples, i: int) -> Tensor:
+def rows_over_labels(samples: Samples, i: int) -> Tensor:
     """The rows of up to ten samples of client i, over all its labels in order."""
     _, y = samples.client(i)
     order = (y if y.dim() == 1 else y.flatten(1)[:, 0]).argsort(stable=True)
@@ -63,7 +63,7 @@ def spread(samples: Samples, i: int) -> Tensor:
     return samples.offsets[i] + order[places]
 
 
-def images(x: Tensor) -> Tensor | None:
+def as_colour_images(x: Tensor) -> Tensor | None:
     """Features [n, ...] as colour images [n, 3, height, width]; None where they are none."""
     if x.dim() == 3:
         x = x[:, None]
@@ -76,9 +76,9 @@ def images(x: Tensor) -> Tensor | None:
     return x.expand(-1, 3, -1, -1)
 
 
-def png(x: Tensor, rows: list[Tensor]) -> str:
+def sheet_png(x: Tensor, rows: list[Tensor]) -> str:
     """Rows of samples on one sheet, with transparent gaps."""
-    picked = images(x[torch.cat(rows)])
+    picked = as_colour_images(x[torch.cat(rows)])
     assert picked is not None
     if picked.dtype != torch.uint8:
         low, high = picked.min(), picked.max()

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from coterie.report.clusters import Grouping
-from coterie.report.palette import SHAPES, Label, ordered
-from coterie.report.reading import RunFiles
+from coterie.report.palette import SHAPES, Label, sort_labels
+from coterie.report.run_files import RunFiles
 
 DRAWN = 5000  # clients on the map; more would be one grey cloud, and slow
 STEPS = 4095  # places along each axis that are told apart
 
 
-def client_map(run: RunFiles, groups: Grouping) -> dict[str, Any] | None:
+def map_data(run: RunFiles, groups: Grouping) -> dict[str, Any] | None:
     """All frames of the map, with the colours and shapes of its two views; None where none is.
 
     A frame has `points`, two 16-bit numbers for each client, and `cluster`, one signed 16-bit
@@ -37,25 +37,25 @@ def client_map(run: RunFiles, groups: Grouping) -> dict[str, Any] | None:
             {
                 "round": number,
                 "drawn": drawn,
-                "points": _packed(points[rows], "<u2"),
-                "cluster": None if groups.own else _packed(cluster[rows], "<i2"),
+                "points": _to_base64(points[rows], "<u2"),
+                "cluster": None if groups.own else _to_base64(cluster[rows], "<i2"),
             }
-            for number, drawn, points, cluster in _unpacked(frames)
+            for number, drawn, points, cluster in _to_axis_steps(frames)
         ],
         "colours": {"found": groups.colours, "true": groups.true_colours},
-        "shapes": {"found": symbols_of(true), "true": symbols_of(groups.found)},
+        "shapes": {"found": plotly_symbols(true), "true": plotly_symbols(groups.found)},
     }
 
 
-def symbols_of(labels: Sequence[Label] | None) -> dict[Label, str]:
+def plotly_symbols(labels: Sequence[Label] | None) -> dict[Label, str]:
     """The plotly shape of each label; empty where one shape serves all or there are too many."""
-    distinct = ordered(labels or [])
+    distinct = sort_labels(labels or [])
     if not 1 < len(distinct) <= len(SHAPES):
         return {}
     return {label: shape for label, (shape, _) in zip(distinct, SHAPES, strict=False)}
 
 
-def glyphs(symbols: dict[Label, str]) -> list[tuple[str, Label]]:
+def symbol_characters(symbols: dict[Label, str]) -> list[tuple[str, Label]]:
     """The characters that stand for shapes in a caption, each with the label it means."""
     known = dict(SHAPES)
     return [(known[shape], label) for label, shape in symbols.items()]
@@ -80,7 +80,7 @@ def _frames(run: RunFiles) -> list[Frame]:
     return frames
 
 
-def _unpacked(frames: Sequence[Frame]) -> list[Frame]:
+def _to_axis_steps(frames: Sequence[Frame]) -> list[Frame]:
     """The same frames in whole steps of the axes, each turned as its successor where it may be.
 
     Losses under three or more models are drawn on a circle of fixed size. All else is a projection
@@ -95,21 +95,21 @@ def _unpacked(frames: Sequence[Frame]) -> list[Frame]:
         else:
             scaled = points / max(float(np.abs(points).max()), 1e-30)
             if done and done[-1][1] == drawn:
-                scaled = _turned(scaled, done[-1][2] / STEPS * 2 - 1)
+                scaled = _rotate_to(scaled, done[-1][2] / STEPS * 2 - 1)
         steps = np.clip((scaled + 1) / 2 * STEPS, 0, STEPS).round()
         steps[~finite] = STEPS + 1  # map.js leaves these out
         done.append((number, drawn, steps, cluster))
     return done[::-1]
 
 
-def _turned(points: np.ndarray, like: np.ndarray) -> np.ndarray:
+def _rotate_to(points: np.ndarray, like: np.ndarray) -> np.ndarray:
     """Points rotated and mirrored, not stretched, so as to lie nearest to others."""
     left, _, right = np.linalg.svd(points.T @ like)
     turned: np.ndarray = points @ left @ right
     return turned / max(1.0, float(np.abs(turned).max()))
 
 
-def _packed(values: np.ndarray, kind: str) -> str:
+def _to_base64(values: np.ndarray, kind: str) -> str:
     limits = np.iinfo(kind)
     whole = np.clip(values, limits.min, limits.max).astype(kind)
     return base64.b64encode(whole.tobytes()).decode()

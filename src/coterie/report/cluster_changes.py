@@ -14,13 +14,13 @@ LABELLED = 12  # clusters in one round whose numbers do not run into each other
 NOBODY, REST = -1, -2  # clients that were in no cluster yet; clusters that have no colour
 
 
-def settled(rounds: Sequence[Round]) -> int | None:
+def last_move(rounds: Sequence[Round]) -> int | None:
     """The last round in which a client changed its cluster; None where no move was recorded."""
     moving = [r["round"] for r in rounds if any((r.get("moves") or {}).values())]
     return moving[-1] if moving else None
 
 
-def sizes(rounds: Sequence[Round], drawn: Sequence[int]) -> Figure:
+def sizes_figure(rounds: Sequence[Round], drawn: Sequence[int]) -> Figure:
     """Clients in each cluster over the rounds, stacked; clusters not in `drawn` are one layer."""
     numbers = [r["round"] for r in rounds]
     table = [r.get("sizes") or [] for r in rounds]
@@ -46,11 +46,11 @@ def sizes(rounds: Sequence[Round], drawn: Sequence[int]) -> Figure:
     }
 
 
-def flows(rounds: Sequence[Round], drawn: Sequence[int]) -> Figure | None:
+def flows_figure(rounds: Sequence[Round], drawn: Sequence[int]) -> Figure | None:
     """Streams of clients from cluster to cluster, between a few rounds; None where nobody moved."""
     where: dict[int, int] = {}  # client -> cluster
     moved = False
-    stops = set(stopping(rounds))
+    stops = set(flow_rounds(rounds))
     columns: list[tuple[int, dict[int, int]]] = []
     for r in rounds:
         for cluster, members in (r.get("moves") or {}).items():
@@ -64,9 +64,9 @@ def flows(rounds: Sequence[Round], drawn: Sequence[int]) -> Figure | None:
     return _sankey(columns, [*drawn, REST, NOBODY])
 
 
-def stopping(rounds: Sequence[Round], count: int = STOPS) -> list[int]:
+def flow_rounds(rounds: Sequence[Round], count: int = STOPS) -> list[int]:
     """Rounds to stop at: the first, the last, and between them as clients settle, ever rarer."""
-    last, end = settled(rounds), len(rounds)
+    last, end = last_move(rounds), len(rounds)
     if last is None:
         return []
     inner = count - 1 if last < rounds[-1]["round"] else count

@@ -2,8 +2,8 @@
 
 import pytest
 
-from coterie.cli import progress
-from coterie.cli.progress import Progress
+from coterie.cli import progress_bar as progress
+from coterie.cli.progress_bar import RunProgressBar
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def record(round):
 
 
 def test_a_long_start_is_told_every_ten_seconds(clock, capsys):
-    shown = Progress("ifca on femnist", rounds=20, done=0)
+    shown = RunProgressBar("ifca on femnist", rounds=20, done=0)
     for second in range(25):
         clock[0] = float(second)
         shown.on_reply(0, 3 * second)
@@ -33,7 +33,7 @@ def test_a_long_start_is_told_every_ten_seconds(clock, capsys):
 
 
 def test_the_time_left_is_that_of_rounds_without_the_start(clock, capsys):
-    shown = Progress("ifca on femnist", rounds=20, done=0)
+    shown = RunProgressBar("ifca on femnist", rounds=20, done=0)
     clock[0] = 300.0
     shown.on_reply(1, 1)
     clock[0] = 330.0
@@ -47,7 +47,7 @@ def test_the_time_left_is_that_of_rounds_without_the_start(clock, capsys):
 
 
 def test_replies_are_not_told_once_rounds_are(clock, capsys):
-    shown = Progress("ifca on femnist", rounds=20, done=0)
+    shown = RunProgressBar("ifca on femnist", rounds=20, done=0)
     shown.on_round(record(1))
     clock[0] = 60.0
     shown.on_reply(2, 5)
