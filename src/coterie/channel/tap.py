@@ -67,9 +67,9 @@ class FilteredFold:
     filter: Filter
 
     @property
-    def anywhere(self) -> bool:
+    def on_any_device(self) -> bool:
         """Whether uploads are taken in on whatever device they are."""
-        return getattr(self.fold, "anywhere", False)
+        return getattr(self.fold, "on_any_device", False)
 
     def start(self) -> Any:
         return [], self.fold.start()
@@ -104,9 +104,9 @@ class ObservedFold:
         return ObservedFold, (self.fold, self.look, None)
 
     @property
-    def anywhere(self) -> bool:
+    def on_any_device(self) -> bool:
         """Whether uploads are taken in on whatever device they are."""
-        return getattr(self.fold, "anywhere", False)
+        return getattr(self.fold, "on_any_device", False)
 
     def start(self) -> Any:
         return [], self.fold.start()

@@ -115,7 +115,7 @@ class Simulator:
         total = fold.start()
         message = {name: self._download(value) for name, value in call.message.items()}
         # Where a fold does not say that it works on any device, it is the server's, on the CPU.
-        to = self.device if getattr(fold, "anywhere", False) else CPU
+        to = self.device if getattr(fold, "on_any_device", False) else CPU
         for chunk in tidily(self.chunks(call.ids)):
             cohort = self.cohort(chunk, call.round, call.address)
             download = {

@@ -151,7 +151,7 @@ def app_of(words: list[str]) -> App:
     schema = None
     if plan.federation_name == "table":
         prepared = plan.federation.prepare(plan.federation.path, plan.settings.seed)
-        schema = Schema.learnt(prepared)
+        schema = Schema.from_table(prepared)
     return App.of(App(plan, network, schema).config())
 
 

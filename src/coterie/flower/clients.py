@@ -21,7 +21,7 @@ from torch import Tensor
 from coterie.core.algorithm import Serving
 from coterie.core.clients import Call, Clients, Each, Fold, merge_answers, step_name
 from coterie.data.federation import Federation, Samples
-from coterie.data.tables.columns import in_order
+from coterie.data.tables.columns import sort_key
 from coterie.engine.simulator import Simulator
 from coterie.evaluation.client_map import losses_or_gradients
 from coterie.flower.enrolment import rehearsal
@@ -58,7 +58,7 @@ class Network(Simulator):
             known |= node.size_of
         if names is None:
             found = tuple(known)
-            order = sorted(range(len(found)), key=in_order(found))
+            order = sorted(range(len(found)), key=sort_key(found))
             names, sizes = [found[i] for i in order], [known[found[i]] for i in order]
         assert sizes is not None
         self.roster.names = names

@@ -8,7 +8,7 @@ from torch import nn
 from coterie import Classification, Regression
 from coterie.engine.kernels.batched import BatchedKernel
 from coterie.engine.kernels.reference import PerClientKernel
-from coterie.tensors.lazy import add_up
+from coterie.tensors.lazy import add_cluster_sums
 from tests.engine.kernels.cohorts import cohort
 
 
@@ -86,7 +86,7 @@ def test_choosing_and_training_on_equals_losses_and_training_one_by_one(
             two.descend(model, lr=0.01, steps=3),
         )
         sums = torch.zeros(k, task.layout.size).double()
-        add_up(sums, member, fast)
+        add_cluster_sums(sums, member, fast)
         torch.testing.assert_close(sums, member @ slow)
         torch.testing.assert_close(fast, slow)
     shared = models[:1].expand(len(sizes), -1)

@@ -15,7 +15,7 @@ from coterie.engine.kernels.reference import PerClientKernel
 from coterie.engine.kernels.sample_space import GramCache
 from coterie.engine.simulator import Simulator
 from coterie.networks import mlp
-from coterie.tensors.lazy import Lazy, add_up, select_rows
+from coterie.tensors.lazy import Lazy, add_cluster_sums, select_rows
 from tests.engine.kernels.cohorts import both, cohort
 
 
@@ -208,7 +208,7 @@ def test_any_work_in_sample_space_equals_that_on_the_weights(
     assert isinstance(found, Lazy)
     member = torch.rand(2, len(sizes), generator=generator).double()
     sums = torch.zeros(2, task.layout.size).double()
-    add_up(sums, member, found)
+    add_cluster_sums(sums, member, found)
     torch.testing.assert_close(sums, member @ exact)
     torch.testing.assert_close(found, exact)
 

@@ -17,7 +17,7 @@ from coterie.engine.kernels.race import choose_best
 from coterie.engine.kernels.sample_space import FirstLayerTerms, GramCache, SampleSpaceDescent
 from coterie.engine.kernels.shared_models import shared_losses
 from coterie.engine.kernels.weight_descent import descend_weights
-from coterie.tensors.lazy import Lazy, SelectedRows, rows_of, select_rows
+from coterie.tensors.lazy import Lazy, SelectedRows, select_rows, slice_rows
 
 
 class BatchedKernel:
@@ -81,4 +81,4 @@ class BatchedKernel:
         Gives which they are, their weights layer by layer, and their rows.
         """
         for here, some in blocks_by_weights(rows, models.shape[1], models):
-            yield here, self.network.split(rows_of(models, here)), some
+            yield here, self.network.split(slice_rows(models, here)), some

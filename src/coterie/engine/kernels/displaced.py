@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from coterie.engine.kernels.matmul import sum_of_combinations
-from coterie.tensors.lazy import SelectedRows, add_up, as_selected_rows, dense
+from coterie.tensors.lazy import SelectedRows, add_cluster_sums, as_selected_rows, dense
 
 
 class BaseModels:
@@ -43,7 +43,7 @@ class BaseModels:
         if self.shared:
             SelectedRows(models, self.index).add_to(sums, member)
         else:
-            add_up(sums, member, models)
+            add_cluster_sums(sums, member, models)
 
 
 class DisplacedModels:
@@ -94,7 +94,7 @@ class DisplacedModels:
 
     def add_to(self, sums: Tensor, member: Tensor) -> None:
         first, rest = sums.split([self.width, self.rest.shape[1]], 1)
-        add_up(rest, member, self.rest)
+        add_cluster_sums(rest, member, self.rest)
         for base, share in self.bases:
             base.add_to(first, member if share is None else member * share)
         if self.combinations is None:

@@ -24,7 +24,7 @@ from coterie.engine.kernels.minibatches import MiniBatches, zero_if_finished
 from coterie.engine.kernels.objective import ObjectiveTerms
 from coterie.engine.kernels.reference import PerClientKernel, differentiate, training
 from coterie.tensors.devices import ACCELERATOR_BYTES, CPU
-from coterie.tensors.lazy import as_selected_rows, dense, rows_of, select_rows
+from coterie.tensors.lazy import as_selected_rows, dense, select_rows, slice_rows
 
 # What the samples that are worked on at a time may occupy: what layers make of them takes many
 # times as much.
@@ -75,7 +75,8 @@ class VmappedKernel:
         with training(self.module):
             for here, some in blocks_by_samples(rows):
                 weight = some.weights(models.dtype)
-                parts = self._gradients(*self._open(rows_of(models, here)), some.x, some.y, weight)
+                trained, carried = self._open(slice_rows(models, here))
+                parts = self._gradients(trained, carried, some.x, some.y, weight)
                 found[here, : self.task.layout.trained_size] = flatten_by_client(parts)
         return found
 
@@ -86,7 +87,7 @@ class VmappedKernel:
         with training(self.module):
             return torch.cat(
                 [
-                    self._descend(rows_of(start, here), some, descent.slice_clients(here))
+                    self._descend(slice_rows(start, here), some, descent.slice_clients(here))
                     for here, some in blocks
                 ]
             )

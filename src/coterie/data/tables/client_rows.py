@@ -16,7 +16,7 @@ from coterie.data.tables.columns import Column
 Rows = NDArray[np.int64]
 
 
-class Grouped(NamedTuple):
+class ClientRows(NamedTuple):
     """Rows of a table, one client after another."""
 
     names: tuple[str, ...]  # [m]
@@ -24,18 +24,20 @@ class Grouped(NamedTuple):
     offsets: Rows  # [m + 1]: client i has rows[offsets[i]:offsets[i + 1]]
 
 
-def grouped(client: Column, *, fewest: int = 2) -> Grouped:
+def group_rows(client: Column, *, fewest: int = 2) -> ClientRows:
     """The rows of every client, in the order of their names and of the table."""
-    if len(client.words) < fewest:
+    if len(client.categories) < fewest:
         raise DataError(
             f"a federation needs two clients or more, but every row has {client.name} = "
-            f"{client.words[0]}"
+            f"{client.categories[0]}"
         )
-    sizes = np.bincount(client.values, minlength=len(client.words))
-    return Grouped(client.words, np.argsort(client.values, kind="stable"), ends(sizes))
+    sizes = np.bincount(client.values, minlength=len(client.categories))
+    return ClientRows(
+        client.categories, np.argsort(client.values, kind="stable"), offsets_of(sizes)
+    )
 
 
-def large_enough(clients: Grouped, least: int, *, fewest: int = 2) -> Grouped:
+def drop_small_clients(clients: ClientRows, least: int, *, fewest: int = 2) -> ClientRows:
     """The clients with `least` rows or more; how many are left out is a warning."""
     sizes = np.diff(clients.offsets)
     stay = sizes >= least
@@ -55,29 +57,29 @@ def large_enough(clients: Grouped, least: int, *, fewest: int = 2) -> Grouped:
         stacklevel=2,
     )
     names = tuple(name for name, keep in zip(clients.names, stay.tolist(), strict=True) if keep)
-    return Grouped(names, clients.rows[np.repeat(stay, sizes)], ends(sizes[stay]))
+    return ClientRows(names, clients.rows[np.repeat(stay, sizes)], offsets_of(sizes[stay]))
 
 
-class Parts(NamedTuple):
+class TrainTestRows(NamedTuple):
     """The training and test rows of the same clients."""
 
-    train: Grouped
-    test: Grouped
+    train: ClientRows
+    test: ClientRows
 
 
-def divided(clients: Grouped, share: float, seed: int) -> Parts:
+def split_rows(clients: ClientRows, share: float, seed: int) -> TrainTestRows:
     """Every client's rows split at random, `share` of them to train on, at least one each way.
 
     How depends on the client's name, so that it is the same wherever the client is.
     """
     each = torch.from_numpy(clients.rows).split(np.diff(clients.offsets).tolist())
     train, test = (
-        Grouped(clients.names, torch.cat(part).numpy(), ends([*map(len, part)]))
+        ClientRows(clients.names, torch.cat(part).numpy(), offsets_of([*map(len, part)]))
         for part in split_parts(each, share, seed, clients.names)
     )
-    return Parts(train, test)
+    return TrainTestRows(train, test)
 
 
-def ends(sizes: NDArray[np.int64] | list[int]) -> Rows:
+def offsets_of(sizes: NDArray[np.int64] | list[int]) -> Rows:
     """Offsets of groups of such sizes, beginning with 0."""
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)

@@ -4,18 +4,18 @@
 for each client, named after it. In a .npz file x and y are taken as they are; of a table the
 columns become features of type float32:
 
-- numbers and truth values lose the mean and are divided by the standard deviation; dates and times
+- numbers and booleans lose the mean and are divided by the standard deviation; dates and times
   are numbers of days. A missing one becomes the mean, and a column that has any gets a second
   feature that is 1 where it is missing.
-- text becomes one feature for each of its `categories` most frequent words; rarer ones share one
-  more, and missing values have one of their own. Words that only the test part has go with the
+- text becomes one feature for each of its `categories` most frequent values; rarer ones share one
+  more, and missing values have one of their own. Values that only the test part has go with the
   rarer ones; where there are none, all features of that text are 0.
 - a column that is constant, and text that is different in every row, is left out.
 
 Nothing is pooled to learn this. A client says how many values it has, their sum and their sum of
-squares, and how often it has each word; these are added up. Test rows have no part in it.
+squares, and how often it has each category; these are added up. Test rows have no part in it.
 
-Labels that are text, truth values, or whole numbers of at most 100 kinds are classes; real numbers
+Labels that are text, booleans, or whole numbers of at most 100 kinds are classes; real numbers
 are targets of a regression and are not scaled. `target` says otherwise.
 """
 
@@ -35,17 +35,17 @@ from torch import Tensor
 from coterie.core.errors import CoterieWarning, SettingError
 from coterie.core.settings import setting
 from coterie.core.validate import at_least, one_of
-from coterie.data.federation import Federation, Samples, check_share
+from coterie.data.federation import Federation, Samples, check_train_share
 from coterie.data.tables.arrays import Arrays, read_npz
-from coterie.data.tables.columns import check_finite, client_column, column_of
-from coterie.data.tables.doubts import number_doubts
-from coterie.data.tables.encoding import Encoder, learnt
-from coterie.data.tables.labels import TARGETS, Labels, labels_of, looks_like_classes
-from coterie.data.tables.read import client_files, existing, kind_of, read_table
-from coterie.data.tables.rows import Grouped, divided, grouped, large_enough
+from coterie.data.tables.client_rows import ClientRows, drop_small_clients, group_rows, split_rows
+from coterie.data.tables.columns import check_finite, client_column, read_column
+from coterie.data.tables.encoding import Encoder, fit_encoder
+from coterie.data.tables.labels import TARGETS, Labels, looks_like_classes, read_labels
+from coterie.data.tables.quality import numeric_text_problems
+from coterie.data.tables.read import client_files, existing_path, file_kind, read_table
 
 
-class Prepared(NamedTuple):
+class PreparedTable(NamedTuple):
     """A federation, and the names that its numbers had."""
 
     federation: Federation
@@ -72,7 +72,7 @@ class Table:
     )
     train_share: float = setting(0.8, "share of a client's rows that it trains on")
     min_samples: int = setting(2, "rows that a client must have; smaller ones are left out")
-    categories: int = setting(20, "features that text becomes at most; rarer words share one more")
+    categories: int = setting(20, "features that text becomes at most; rarer values share one more")
     standardise: bool = setting(
         True, "whether numbers are brought to mean 0 and standard deviation 1"
     )
@@ -85,7 +85,7 @@ class Table:
         one_of(self, "target", TARGETS)
         at_least(self, "min_samples", 2)
         at_least(self, "categories", 1)
-        check_share(self)
+        check_train_share(self)
         if self.client == self.label:
             raise SettingError(
                 f"`client` and `label` of Table must be two columns, got {self.label} for both"
@@ -104,17 +104,19 @@ class Table:
     @property
     def columns(self) -> list[str]:
         """The columns that `features` names; none: all but the client and the label."""
-        return [word.strip() for word in self.features.split(",") if word.strip()]
+        return [name.strip() for name in self.features.split(",") if name.strip()]
 
     def build(self, seed: int) -> Federation:
         """The federation of the table at `path`."""
         return self.prepare(self.path, seed).federation
 
-    def prepare(self, source: Any, seed: int) -> Prepared:
+    def prepare(self, source: Any, seed: int) -> PreparedTable:
         """The federation of any source, a path or an object, with the names of its numbers."""
-        if holds_arrays(source):
-            return prepared_arrays(read_npz(existing(source)), self, seed, federation_name(source))
-        return prepared_table(self.read(source), self, seed, federation_name(source))
+        if is_array_folder(source):
+            return prepare_arrays(
+                read_npz(existing_path(source)), self, seed, federation_name(source)
+            )
+        return prepare_table(self.read(source), self, seed, federation_name(source))
 
     def read(self, source: Any) -> Any:
         """The Arrow table of a source, checked to have the columns that the settings name."""
@@ -133,28 +135,32 @@ def federation_name(source: Any) -> str:
     return Path(source).name if isinstance(source, str | Path) else "own data"
 
 
-def holds_arrays(source: Any) -> bool:
+def is_array_folder(source: Any) -> bool:
     """Whether a source is a folder of `.npz` files."""
-    if not isinstance(source, str | Path) or not existing(source).is_dir():
+    if not isinstance(source, str | Path) or not existing_path(source).is_dir():
         return False
-    return kind_of(client_files(existing(source))[0]) == ".npz"
+    return file_kind(client_files(existing_path(source))[0]) == ".npz"
 
 
-def prepared_arrays(arrays: Arrays, settings: Table, seed: int, name: str) -> Prepared:
+def prepare_arrays(arrays: Arrays, settings: Table, seed: int, name: str) -> PreparedTable:
     """The federation of arrays, split."""
-    clients = large_enough(arrays.clients, settings.min_samples)
-    labels = labels_of(arrays.label, settings.target, clients.rows)
-    parts = divided(clients, settings.train_share, seed)
-    train, test = (samples(arrays.x[torch.from_numpy(part.rows)], labels, part) for part in parts)
+    clients = drop_small_clients(arrays.clients, settings.min_samples)
+    labels = read_labels(arrays.label, settings.target, clients.rows)
+    parts = split_rows(clients, settings.train_share, seed)
+    train, test = (
+        make_samples(arrays.x[torch.from_numpy(part.rows)], labels, part) for part in parts
+    )
     federation = Federation(train, test, name=name, clients=clients.names, classes=labels.classes)
-    return Prepared(federation, clients.names, (), labels.classes)
+    return PreparedTable(federation, clients.names, (), labels.classes)
 
 
-def prepared_table(table: Any, settings: Table, seed: int, name: str) -> Prepared:
+def prepare_table(table: Any, settings: Table, seed: int, name: str) -> PreparedTable:
     """The federation of an Arrow table, split and encoded."""
-    clients = large_enough(grouped(client_column(table, settings.client)), settings.min_samples)
-    label = column_of(table, settings.label)
-    labels = labels_of(label, settings.target, clients.rows)
+    clients = drop_small_clients(
+        group_rows(client_column(table, settings.client)), settings.min_samples
+    )
+    label = read_column(table, settings.label)
+    labels = read_labels(label, settings.target, clients.rows)
     if settings.target == "auto" and looks_like_classes(label):
         warnings.warn(
             f"the label column `{label.name}` holds a few whole numbers but is of a real type, so "
@@ -162,9 +168,9 @@ def prepared_table(table: Any, settings: Table, seed: int, name: str) -> Prepare
             CoterieWarning,
             stacklevel=4,
         )
-    parts = divided(clients, settings.train_share, seed)
-    encoders = learnt_columns(table, settings, parts.train)
-    train, test = (samples(encoded(table, encoders, part), labels, part) for part in parts)
+    parts = split_rows(clients, settings.train_share, seed)
+    encoders = fit_encoders(table, settings, parts.train)
+    train, test = (make_samples(encode_rows(table, encoders, part), labels, part) for part in parts)
     features = tuple(feature for encoder in encoders for feature in encoder.names)
     federation = Federation(
         train,
@@ -174,18 +180,18 @@ def prepared_table(table: Any, settings: Table, seed: int, name: str) -> Prepare
         features=features,
         classes=labels.classes,
     )
-    return Prepared(federation, parts.train.names, features, labels.classes, tuple(encoders))
+    return PreparedTable(federation, parts.train.names, features, labels.classes, tuple(encoders))
 
 
-def learnt_columns(table: Any, settings: Table, train: Grouped) -> list[Encoder]:
-    """How to write each column, learnt from training rows; what is left out is a warning."""
+def fit_encoders(table: Any, settings: Table, train: ClientRows) -> list[Encoder]:
+    """How to write each column, by its training rows; what is left out is a warning."""
     encoders: list[Encoder] = []
     left_out: dict[str, list[str]] = {}
     for name in settings.chosen(table):
-        column = check_finite(column_of(table, name))
-        for doubt in number_doubts(column):
-            warnings.warn(doubt, CoterieWarning, stacklevel=5)
-        answer = learnt(
+        column = check_finite(read_column(table, name))
+        for problem in numeric_text_problems(column):
+            warnings.warn(problem, CoterieWarning, stacklevel=5)
+        answer = fit_encoder(
             column,
             train.rows,
             train.offsets,
@@ -207,17 +213,17 @@ def learnt_columns(table: Any, settings: Table, train: Grouped) -> list[Encoder]
     return encoders
 
 
-def encoded(table: Any, encoders: Sequence[Encoder], part: Grouped) -> Tensor:
+def encode_rows(table: Any, encoders: Sequence[Encoder], part: ClientRows) -> Tensor:
     """The features of some rows, [rows, d] float32; a column at a time, to save memory."""
     widths = [len(encoder.names) for encoder in encoders]
     out: NDArray[np.float32] = np.zeros((len(part.rows), sum(widths)), np.float32)
     begin = 0
     for encoder, width in zip(encoders, widths, strict=True):
-        encoder.write(column_of(table, encoder.column), part.rows, out[:, begin : begin + width])
+        encoder.write(read_column(table, encoder.column), part.rows, out[:, begin : begin + width])
         begin += width
     return torch.from_numpy(out)
 
 
-def samples(x: Tensor, labels: Labels, part: Grouped) -> Samples:
+def make_samples(x: Tensor, labels: Labels, part: ClientRows) -> Samples:
     """Samples of features that are in the order of `part`, with the labels of those rows."""
     return Samples(x, torch.from_numpy(labels.values[part.rows]), torch.from_numpy(part.offsets))

@@ -6,9 +6,9 @@ import torch
 
 from coterie.core.errors import CoterieWarning, DataError, SettingError
 from coterie.data.tables import Table, federation_from_table
+from coterie.data.tables.client_rows import group_rows
 from coterie.data.tables.columns import Column
-from coterie.data.tables.encoding import OneHot, learnt_words
-from coterie.data.tables.rows import grouped
+from coterie.data.tables.encoding import OneHot, fit_one_hot
 
 
 def test_features_are_those_worked_out_by_hand(pyarrow, rows):
@@ -118,13 +118,13 @@ def test_rare_words_share_a_feature(pyarrow):
 @pytest.mark.parametrize("words", [("a", "b", "c"), ("b", "a", "c")])
 def test_words_that_are_equally_frequent_go_by_name(words):
     column = Column("word", "text", np.array([]), words)
-    encoder = learnt_words(column, np.array([2, 2, 3, 0]), 2)
+    encoder = fit_one_hot(column, np.array([2, 2, 3, 0]), 2)
     assert encoder == OneHot("word", ("a", "c"), other=True, missing=False)
 
 
 def test_a_clients_rows_keep_the_order_of_the_table():
     owner = np.random.default_rng(0).integers(0, 3, 1000)
-    clients = grouped(Column("client", "text", owner, ("a", "b", "c")))
+    clients = group_rows(Column("client", "text", owner, ("a", "b", "c")))
     for i in range(3):
         mine = clients.rows[clients.offsets[i] : clients.offsets[i + 1]]
         assert mine.tolist() == np.flatnonzero(owner == i).tolist()
@@ -146,7 +146,7 @@ def test_names_of_rows_tell_only_whether_there_is_one(pyarrow):
 
 def test_columns_that_tell_nothing_are_left_out_with_a_warning(pyarrow, rows):
     rows |= {"one": [7] * 6, "same": ["s"] * 6, "none": [None] * 6, "id": list("uvwxyz")}
-    sentence = r"columns left out: one, same, none \(constant\); id \(a different word in every row"
+    sentence = r"columns left out: one, same, none \(constant\); id \(a different text in every row"
     with pytest.warns(CoterieWarning, match=sentence):
         got = Table().prepare(rows, 0)
     assert not {"one", "same", "none", "id"} & {name.split("=")[0] for name in got.features}

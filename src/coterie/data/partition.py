@@ -1,6 +1,6 @@
-"""Ways to deal a labelled data set out to clients: evenly, by Dirichlet shares, or in shards.
+"""Ways to split a labelled data set among clients: evenly, by Dirichlet shares, or in shards.
 
-Each way gives for every client the rows that it holds; no row is dealt twice.
+Each way gives for every client the rows that it holds; no row is given twice.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ def iid(labels: Tensor, clients: int, generator: torch.Generator) -> list[Tensor
     >>> [len(part) for part in parts]
     [4, 3, 3]
     """
-    enough(len(labels), clients)
+    check_enough_rows(len(labels), clients)
     return list(torch.randperm(len(labels), generator=generator).tensor_split(clients))
 
 
 def dirichlet(
     labels: Tensor, clients: int, alpha: float, generator: torch.Generator, *, at_least: int = 2
 ) -> list[Tensor]:
-    """Every class is dealt out in shares drawn from Dirichlet(alpha): small alpha, uneven clients.
+    """Every class is split in shares drawn from Dirichlet(alpha): small alpha, uneven clients.
 
     As in Hsu, Qi, Brown (2019). Draws in which a client has fewer than `at_least` rows are
     repeated, as is usual; a hundred in vain are refused.
     """
-    enough(len(labels), clients * at_least)
+    check_enough_rows(len(labels), clients * at_least)
     rng = np.random.default_rng(generator.initial_seed())
     for _ in range(100):
         parts: list[list[Tensor]] = [[] for _ in range(clients)]
@@ -52,17 +52,17 @@ def dirichlet(
 def shards(
     labels: Tensor, clients: int, per_client: int, generator: torch.Generator
 ) -> list[Tensor]:
-    """Rows sorted by label are cut into shards, and each client is dealt `per_client` of them.
+    """Rows sorted by label are cut into shards, and each client gets `per_client` of them.
 
     As in McMahan et al. (2017): with two shards a client knows about two classes.
     """
     count = clients * per_client
-    enough(len(labels), count)
+    check_enough_rows(len(labels), count)
     pieces = labels.argsort(stable=True).tensor_split(count)
     deal = torch.randperm(count, generator=generator).view(clients, per_client)
     return [torch.cat([pieces[j] for j in hand]) for hand in deal.tolist()]
 
 
-def enough(rows: int, needed: int) -> None:
+def check_enough_rows(rows: int, needed: int) -> None:
     if rows < needed:
         raise SettingError(f"{rows} samples are too few for the clients, which need {needed}")

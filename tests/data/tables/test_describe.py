@@ -60,8 +60,8 @@ def test_a_description_of_a_small_table_to_the_letter(pyarrow, rows, tmp_path):
         "  - 3 clients have fewer than 10 rows, too few to test on\n"
         "  - labels that one client only has: no\n"
         "  - column `age` tells who the client is: each of its values is of one client\n"
-        "  - column `weight` is the label `label` in other words\n"
-        "  - column `member` is the label `label` in other words"
+        "  - column `weight` is the label `label` under another name\n"
+        "  - column `member` is the label `label` under another name"
     )
 
 
@@ -84,8 +84,8 @@ def test_a_description_of_a_small_table_to_the_letter(pyarrow, rows, tmp_path):
         ),
         ("c", lambda t: [1.5, None, None] * 200, "`c` is missing in 67% of the rows"),
         ("c", lambda t: [np.inf] + [0.5, 1.5, 2.5] * 199 + [1.0, 2.0], "infinite or beyond 3.4e38"),
-        ("c", lambda t: 10 - t["label"], "`c` is the label `label` in other words"),
-        ("label", lambda t: np.exp(t["age"] / 40), "`age` is the label `label` in other words"),
+        ("c", lambda t: 10 - t["label"], "`c` is the label `label` under another name"),
+        ("label", lambda t: np.exp(t["age"] / 40), "`age` is the label `label` under another name"),
         ("c", lambda t: 3 * t["label"] + t["client"] % 3, "`c` gives the label away"),
         ("c", lambda t: t["client"] * 7 + 100, "`c` tells who the client is"),
         ("label", lambda t: np.where(t["age"] == t["age"][0], 7, t["label"]), "only has: 7"),

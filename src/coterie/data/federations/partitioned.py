@@ -1,4 +1,4 @@
-"""Labelled image sets dealt out evenly, by Dirichlet shares, or in shards.
+"""Labelled image sets split among clients evenly, by Dirichlet shares, or in shards.
 
 These have no true clusters: the standard ways of making clients differ, for baselines.
 """
@@ -13,18 +13,18 @@ from torch import Tensor
 from coterie.core import seeds
 from coterie.core.settings import setting
 from coterie.core.validate import above, at_least, one_of
-from coterie.data import sources, splits
-from coterie.data.federation import Federation, Samples, check_share, split_parts
+from coterie.data import partition, sources
+from coterie.data.federation import Federation, Samples, check_train_share, split_parts
 
 
 @dataclass(frozen=True, kw_only=True)
 class Digits:
-    """scikit-learn's 1,797 digits, dealt out evenly, by Dirichlet shares, or in shards."""
+    """scikit-learn's 1,797 digits, split evenly, by Dirichlet shares, or in shards."""
 
     clients: int = setting(20, "clients m")
-    split: str = setting("dirichlet", "how samples are dealt: iid, dirichlet or shards")
+    split: str = setting("dirichlet", "how samples are split: iid, dirichlet or shards")
     alpha: float = setting(0.5, "Dirichlet concentration; small: clients differ much")
-    shards: int = setting(2, "shards that each client is dealt")
+    shards: int = setting(2, "shards that each client gets")
     train_share: float = setting(0.8, "share of a client's samples that it trains on")
 
     name: ClassVar[str] = "digits"
@@ -44,21 +44,21 @@ class Digits:
         one_of(self, "split", ["iid", "dirichlet", "shards"])
         above(self, "alpha", 0)
         at_least(self, "shards", 1)
-        check_share(self)
+        check_train_share(self)
 
     def build(self, seed: int) -> Federation:
         x, y = self.source()
         generator = seeds.generator(seed, "deal")
         if self.split == "iid":
-            parts = splits.iid(y, self.clients, generator)
+            parts = partition.iid(y, self.clients, generator)
         elif self.split == "dirichlet":
-            parts = splits.dirichlet(y, self.clients, self.alpha, generator)
+            parts = partition.dirichlet(y, self.clients, self.alpha, generator)
         else:
-            parts = splits.shards(y, self.clients, self.shards, generator)
+            parts = partition.shards(y, self.clients, self.shards, generator)
         train, test = split_parts(parts, self.train_share, seed)
         return Federation(
-            Samples.picked(x, y, train),
-            Samples.picked(x, y, test),
+            Samples.select(x, y, train),
+            Samples.select(x, y, test),
             name=self.name,
             class_count=self.class_count,
             scale=self.pixel_scale,
@@ -71,7 +71,7 @@ class Digits:
 
 @dataclass(frozen=True, kw_only=True)
 class Mnist(Digits):
-    """MNIST's 60,000 training digits, dealt out evenly, by Dirichlet shares, or in shards."""
+    """MNIST's 60,000 training digits, split evenly, by Dirichlet shares, or in shards."""
 
     clients: int = setting(100, "clients m")
 
@@ -85,7 +85,7 @@ class Mnist(Digits):
 
 @dataclass(frozen=True, kw_only=True)
 class FashionMnist(Mnist):
-    """Fashion-MNIST's 60,000 training images, dealt out like MNIST."""
+    """Fashion-MNIST's 60,000 training images, split like MNIST."""
 
     name: ClassVar[str] = "fashion-mnist"
 
@@ -95,7 +95,7 @@ class FashionMnist(Mnist):
 
 @dataclass(frozen=True, kw_only=True)
 class Cifar10(Mnist):
-    """CIFAR-10's 50,000 training images, dealt out like MNIST."""
+    """CIFAR-10's 50,000 training images, split like MNIST."""
 
     name: ClassVar[str] = "cifar10"
     suggests: ClassVar[dict[str, Any]] = {

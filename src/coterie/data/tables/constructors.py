@@ -9,8 +9,8 @@ from typing import Any
 from coterie.core.errors import SettingError
 from coterie.data.federation import Federation
 from coterie.data.tables.arrays import read_datasets
-from coterie.data.tables.build import Table, prepared_arrays
-from coterie.data.tables.read import existing
+from coterie.data.tables.read import existing_path
+from coterie.data.tables.table import Table, prepare_arrays
 
 
 def federation_from_table(
@@ -66,7 +66,7 @@ def federation_from_folder(
     `.npz` files hold arrays x and y, which are taken as they are; then `label`, `features`,
     `categories` and `standardise` do nothing. Other files hold tables.
     """
-    if not existing(path).is_dir():
+    if not existing_path(path).is_dir():
         raise SettingError(f"a folder with a file for each client is needed, got the file {path}")
     return federation_from_table(
         path,
@@ -98,4 +98,4 @@ def federation_from_datasets(
     ([4, 4, 4, 4], [1, 1, 1, 1])
     """
     settings = Table(target=target, train_share=train_share, min_samples=min_samples)
-    return prepared_arrays(read_datasets(datasets), settings, seed, "own data").federation
+    return prepare_arrays(read_datasets(datasets), settings, seed, "own data").federation
