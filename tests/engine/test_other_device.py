@@ -260,7 +260,7 @@ def test_ray_shards_are_on_the_cpu(far):
 
 
 def test_a_network_of_machines_is_on_the_cpu(far):
-    from coterie.flower.app import app_of
+    from coterie.flower.app import app_from_arguments
 
     with pytest.raises(SettingError, match="`device` must be cpu for a run over a network"):
-        app_of(["fedavg", "rotated-digits", f"device={THERE}"])
+        app_from_arguments(["fedavg", "rotated-digits", f"device={THERE}"])

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from coterie.core.clients import Call, Clients, Each, Fold
 from coterie.core.errors import CoterieError, CoterieWarning, SettingError
-from coterie.core.population import RoundClients
+from coterie.core.population import Purpose, RoundClients
 from coterie.core.task import Task
 from coterie.data.federation import Samples
 from coterie.engine.client_memory import ClientMemory
@@ -169,10 +169,12 @@ class RayClients:
         self.population = simulator.population
         self.ids, self.sizes = simulator.ids, simulator.sizes
 
-    def at(self, *address: int | str, round: int = 0, ids: Tensor | None = None) -> Clients:
+    def at(
+        self, purpose: Purpose, *address: int | str, round: int = 0, ids: Tensor | None = None
+    ) -> Clients:
         """The clients `ids` (all of them if not given) in a round, behind the seam."""
         ids = self.ids if ids is None else ids
-        return RoundClients(self, round, ids, (self.simulator.seed, *address))
+        return RoundClients(self, round, ids, (self.simulator.seed, purpose, *address), purpose)
 
     def collect(self, call: Call, fold: Fold[Any]) -> tuple[Tensor, Any]:
         """Run a client step: the partial folds of all shards, merged in their order."""
