@@ -20,7 +20,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.channel.wrappers import replay, taken_down
 from coterie.core.clients import Call, Clients, Each, Fold
 from coterie.core.errors import CoterieError, CoterieWarning, SettingError
 from coterie.core.population import Purpose, RoundClients
@@ -48,19 +47,17 @@ class Shard:
             memory=self.memory,
         )
 
-    def collect(
-        self, shared: dict[str, Any], call: Call, fold: Fold[Any]
-    ) -> tuple[Any, list[Any], list[str]]:
-        """The partial fold, what wrappers took down, and warnings.
+    def collect(self, shared: dict[str, Any], call: Call, fold: Fold[Any]) -> tuple[Any, list[str]]:
+        """The partial fold, and warnings.
 
         What all shards are sent is in `shared`, the rest in the message of the call.
         """
-        with warnings.catch_warnings(record=True) as caught, taken_down() as notes:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             whole = call._replace(message={**shared, **call.message})
             _, total = self.simulator.collect(whole, fold)
         ours = [str(w.message) for w in caught if issubclass(w.category, CoterieWarning)]
-        return total, notes, ours
+        return total, ours
 
     def memory_tensors(self) -> dict[str, Tensor]:
         """What these clients keep."""
@@ -199,9 +196,8 @@ class RayClients:
                 waiting.append(actor.collect.remote(shared, part, fold))
         total = fold.start()
         for answer in waiting:
-            partial, notes, said = get_result(answer)
+            partial, said = get_result(answer)
             total = fold.merge(total, partial)
-            replay(notes)
             for text in said:
                 warnings.warn(text, CoterieWarning, stacklevel=2)
         return call.ids, total
