@@ -21,7 +21,7 @@ from typing import Any, get_type_hints
 import torch
 from torch import Tensor, nn
 
-from coterie.channel.wrappers import Wrapper
+from coterie.channel.tap import Tap
 from coterie.core import seeds
 from coterie.core.algorithm import Algorithm
 from coterie.core.clients import Clients, Each, step_name
@@ -350,21 +350,15 @@ def full_batch(algorithm: Any) -> Any:
     return replace(algorithm, batch=0) if has_setting(algorithm, "batch") else algorithm
 
 
-class NoReplies(Wrapper):
+class NoReplies(Tap):
     """Clients that never answer."""
 
-    def only(self, ids: Tensor) -> NoReplies:
-        return NoReplies(self.inner.only(ids))
-
-    def tap(self, step: Callable[..., Any], message: dict[str, Any]) -> Any:
+    def filter(self, step: Callable[..., Any], message: dict[str, Any]) -> Any:
         return lambda ids, upload: (ids[:0], upload)
 
 
-class InputGuard(Wrapper):
+class InputGuard(Tap):
     """Clients that complain about a step that changes what it was sent."""
-
-    def only(self, ids: Tensor) -> InputGuard:
-        return InputGuard(self.inner.only(ids))
 
     def run(self, step: Callable[..., Any], *, fold: Any = None, **message: Any) -> Any:
         copies = {name: sent_tensor(value).clone() for name, value in message.items()}
@@ -374,18 +368,15 @@ class InputGuard(Wrapper):
         return answer
 
 
-class ByteCounter(Wrapper):
+class ByteCounter(Tap):
     """Clients whose traffic is added up a second time, from the tensors themselves."""
 
-    def __init__(self, inner: Clients, before: ByteCounter | None = None) -> None:
+    def __init__(self, inner: Clients) -> None:
         super().__init__(inner)
-        self.counts: Counter[tuple[str, str, str]] = Counter() if before is None else before.counts
-        self.steps: dict[str, Callable[..., Any]] = {} if before is None else before.steps
+        self.counts: Counter[tuple[str, str, str]] = Counter()
+        self.steps: dict[str, Callable[..., Any]] = {}
 
-    def only(self, ids: Tensor) -> ByteCounter:
-        return ByteCounter(self.inner.only(ids), self)
-
-    def tap(self, step: Callable[..., Any], message: dict[str, Any]) -> Any:
+    def filter(self, step: Callable[..., Any], message: dict[str, Any]) -> Any:
         key = step_name(step)
         if len(self.ids):
             self.steps[key] = step

@@ -5,7 +5,7 @@ from torch import nn
 import coterie
 from coterie import FedAvg, FeSEM, Regression
 from coterie.algorithms.fesem import State, smallest_good_k
-from coterie.channel.wrappers import Bytes, Metered
+from coterie.channel.metering import ByteMeter, Metering
 from coterie.checks import (
     CHECKS,
     NoReplies,
@@ -103,8 +103,8 @@ def test_absent_clients_keep_their_cluster_and_do_not_count():
 def test_a_client_without_a_cluster_takes_the_centre_with_the_lowest_loss():
     fesem = FeSEM(lr=0.25, steps=1)
     before = state([1.0, -1.0], [0, -1])
-    sent = Bytes()
-    after, info = fesem.round(before, Metered(simulator([1, -2]).at("round", 0), sent))
+    sent = ByteMeter()
+    after, info = fesem.round(before, Metering(simulator([1, -2]).at("round", 0), sent))
     assert info.cluster.tolist() == [0, 1]
     assert after.models.flatten().tolist() == [1.0, -1.5]
     # Only the newcomer is sent both centres; a number takes 4 bytes.

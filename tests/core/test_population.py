@@ -26,7 +26,7 @@ class Method:
 
 
 def clients_of(recorder):
-    return RoundClients(recorder, 3, torch.tensor([1, 4, 6]), (0, "round", 3))
+    return RoundClients(recorder, 3, torch.tensor([1, 4, 6]), (0, "round", 3), "round")
 
 
 def test_a_step_reaches_who_runs_it_with_round_message_and_address():
@@ -50,6 +50,7 @@ def test_narrowed_clients_are_in_order_and_know_the_whole_federation():
     some = clients_of(Recorder()).only(torch.tensor([6, 1]))
     assert some.ids.tolist() == [1, 6]
     assert (some.population, some.round, some.task) == (9, 3, "the task")
+    assert some.purpose == "round"
 
 
 def test_only_a_client_step_is_run():

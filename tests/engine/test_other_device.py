@@ -14,9 +14,9 @@ from coterie.core.errors import CoterieError, SettingError
 from coterie.data.federation import Federation, Samples
 from coterie.engine import devices, simulator
 from coterie.engine.copies.lockstep import CopyThread
-from coterie.engine.kernels.batched import Batched
-from coterie.engine.kernels.reference import PerClient
-from coterie.engine.kernels.vmapped import Vmapped
+from coterie.engine.kernels.batched import BatchedKernel
+from coterie.engine.kernels.reference import PerClientKernel
+from coterie.engine.kernels.vmapped import VmappedKernel
 from coterie.engine.simulator import Simulator
 from coterie.experiment.run import Run
 from coterie.experiment.settings import RunSettings
@@ -86,8 +86,8 @@ def test_every_algorithm_gives_the_same_elsewhere(name, known):
 def test_convolutions_give_the_same_elsewhere(name, known):
     here, there = both(short(CASES[name]), convolution())
     alike(here, there)
-    assert isinstance(here.population.kernel, PerClient)
-    assert isinstance(there.population.kernel, Vmapped)
+    assert isinstance(here.population.kernel, PerClientKernel)
+    assert isinstance(there.population.kernel, VmappedKernel)
     assert there.population.kernel._exact
 
 
@@ -184,7 +184,7 @@ def test_a_crop_is_the_same_elsewhere(far):
 def test_linear_stacks_are_batched_and_chunks_are_larger_elsewhere(far):
     data, wide = checks.small_federation([4]).train, nn.Linear(checks.FEATURES, 2**18).double()
     here, there = (Simulator(data, Classification(wide), device=d) for d in ("cpu", THERE))
-    assert isinstance(there.kernel, Batched)
+    assert isinstance(there.kernel, BatchedKernel)
     assert there.chunking.clients > here.chunking.clients > 1
     assert Simulator(data, checks.small_task(), device=THERE, chunk=7).chunking.clients == 7
 
@@ -260,7 +260,7 @@ def test_ray_shards_are_on_the_cpu(far):
 
 
 def test_a_network_of_machines_is_on_the_cpu(far):
-    from coterie.flower.app import app_of
+    from coterie.flower.app import app_from_arguments
 
     with pytest.raises(SettingError, match="`device` must be cpu for a run over a network"):
-        app_of(["fedavg", "rotated-digits", f"device={THERE}"])
+        app_from_arguments(["fedavg", "rotated-digits", f"device={THERE}"])

@@ -78,6 +78,7 @@ class Call(NamedTuple):
     round: int
     address: tuple[int | str, ...]  # where the randomness of the step begins, the seed first
     message: dict[str, Any]  # what they are sent
+    trains: bool = True  # False: nothing that clients keep may change
 
 
 class Fold(Protocol[Result]):

@@ -1,8 +1,8 @@
 """k-means on the rows of a matrix, plain or with trimmed means.
 
-Written here although scikit-learn has k-means: trimmed means need a loop of their own, of which the
-plain one is a special case; the starts must be drawn from the run's seeds, in an order of the points
-that does not depend on how clients are numbered; and a centre that nobody is near stays where it is.
+Written here although scikit-learn has k-means: trimmed means need a loop of their own, of which
+the plain one is a special case; starts are drawn from the run's seeds, in an order of the points
+that does not depend on how clients are numbered; a centre that nobody is near stays where it is.
 From the same starts both give the same clusters. Everything is computed in double precision.
 """
 
