@@ -1,6 +1,6 @@
 """Find four hidden groups among 80 clients, beside the two obvious answers that fail.
 
-Every client holds handwritten digits that are all turned by 0, 90, 180 or 270 degrees; nobody says
+Every client holds handwritten digits that are all rotated by 0, 90, 180 or 270 degrees; nobody says
 who has which. `make demo` runs this file.
 """
 

@@ -51,7 +51,7 @@ def test_warm_trains_each_model_on_its_own_share_of_clients():
 def test_random_models_differ():
     federation, task = coterie.load("rotated-digits", clients=8)
     run = coterie.simulate(IFCA(k=3, start="random"), federation, task, rounds=1)
-    start = coterie.core.algorithm.Start(run, task, 8, seed=0)
+    start = coterie.core.algorithm.Start(run.training.participants, task, 8, seed=0)
     models = start.models(3)
     assert len({tuple(model.tolist()) for model in models}) == 3
     assert not torch.equal(start.models(3, attempt=1), models)
@@ -126,9 +126,9 @@ def test_every_judging_of_the_start_loses_its_own_replies():
     run = coterie.Run(IFCA(k=2), federation, task, settings)
     algorithm = IFCA(k=2)
     models = torch.stack([task.draw(torch.Generator().manual_seed(j)) for j in range(2)])
-    trunk = torch.zeros(0)
+    trunk, clients = torch.zeros(0), run.training.participants
     answers = {
-        tuple(run.sample(0, 16).run(algorithm.losses, models=models, trunk=trunk)[0].tolist())
+        tuple(clients.sample(0, 16).run(algorithm.losses, models=models, trunk=trunk)[0].tolist())
         for _ in range(4)
     }
     assert len(answers) == 4

@@ -21,9 +21,9 @@ from coterie.algorithms.oracle import Oracle
 from coterie.algorithms.per_fedavg import PerFedAvg
 from coterie.core.errors import SettingError, did_you_mean
 from coterie.data.federations.by_person import Celeba, Femnist, MnistWriters
-from coterie.data.federations.dealt import Cifar10, Digits, FashionMnist, Mnist
 from coterie.data.federations.label_swap import LabelSwapFashion, LabelSwapMnist
 from coterie.data.federations.linear_mixture import LinearMixture
+from coterie.data.federations.partitioned import Cifar10, Digits, FashionMnist, Mnist
 from coterie.data.federations.rotated import (
     RotatedCifar,
     RotatedDigits,

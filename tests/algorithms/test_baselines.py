@@ -72,7 +72,7 @@ def test_an_unseen_client_of_local_makes_up_for_all_rounds():
         Local(lr=0.25, steps=1, decay=0.5), line([1, 3]), simulator([1], draws=[0]).task, rounds=2
     )
     newcomer = coterie.engine.simulator.Simulator(
-        line([8]).train, run.task, first=2, population=2, memory=run.simulator.memory
+        line([8]).train, run.task, first=2, population=2, memory=run.population.memory
     )
     serving = run.algorithm.serve(run.state, newcomer.at("serve"))
     model = serving.adapt(newcomer.cohort(newcomer.ids, 0, (0,)), model=serving.models)

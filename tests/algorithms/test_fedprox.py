@@ -51,6 +51,6 @@ def test_a_stronger_pull_leaves_clients_nearer():
     moved = []
     for mu in (0.0, 1.0, 5.0):
         run = coterie.simulate(FedProx(mu=mu), federation, task, rounds=1)
-        start = coterie.core.algorithm.Start(run, task, 8, seed=0).models(1)
+        start = coterie.core.algorithm.Start(run.training.participants, task, 8, seed=0).models(1)
         moved.append(float((run.models - start).norm()))
     assert moved[0] > 1.2 * moved[1] > 1.2 * 1.2 * moved[2]

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import coterie
-from coterie.cli.main import main, new_folder
+from coterie.cli.common import new_folder
+from coterie.cli.main import main
 from coterie.registry import ALGORITHMS, FEDERATIONS, NETWORKS
 
 SMALL = ["ifca", "rotated-digits", "clients=8", "k=2", "rounds=3"]

@@ -68,7 +68,7 @@ def test_only_moves_the_named_coordinates():
     cohort = cohort_of(module, [4, 2])
     head = cohort.task.layout.part("head")
     start = torch.randn(2, 10, generator=torch.Generator().manual_seed(0))
-    end = cohort.descend(start, lr=0.1, steps=5, only=head)
+    end = cohort.descend(start, lr=0.1, steps=5, part=head)
     assert torch.equal(end[:, ~head], start[:, ~head])
     assert not torch.equal(end[:, head], start[:, head])
 
@@ -138,7 +138,7 @@ def test_only_a_part_of_a_network_with_buffers_moves():
     simulator = Simulator(Samples.of(clients), Classification(module))
     head = simulator.task.layout.part("head")
     start = simulator.task.layout.flatten(module)[None]
-    end = simulator.cohort(torch.arange(1), 0, (0,)).descend(start, lr=0.1, steps=3, only=head)
+    end = simulator.cohort(torch.arange(1), 0, (0,)).descend(start, lr=0.1, steps=3, part=head)
     assert torch.equal(end[:, ~head], start[:, ~head])
     assert not torch.equal(end[:, head], start[:, head])
 

@@ -4,7 +4,7 @@ import torch
 
 from coterie import Federation
 from coterie.core.errors import DataError
-from coterie.data import Samples
+from coterie.data.federation import Samples
 
 
 def test_arrays_and_tensors_are_taken_as_they_are():

@@ -6,6 +6,7 @@ from torch import nn
 from coterie import Regression
 from coterie.data.federation import Samples
 from coterie.engine.simulator import Simulator
+from tests.channel.echo import Echo
 
 
 def simulator(sizes, **options):
@@ -76,3 +77,12 @@ def test_nobody_recalls_what_nobody_kept():
     cohort = simulator([2, 2]).cohort(torch.arange(2), 0, (0,))
     with pytest.raises(AssertionError, match="recalls note but never kept it"):
         cohort.recall("note")
+
+
+def test_replies_are_in_order_of_id_whatever_the_chunks():
+    sizes = [5, 1, 4, 2]
+    samples = Samples.of([(torch.zeros(n, 1), torch.zeros(n)) for n in sizes])
+    some = Simulator(samples, Regression(nn.Linear(1, 1)), chunk=1).at("round", 0)
+    ids, up = some.run(Echo().step, model=torch.zeros(4))
+    assert ids.tolist() == [0, 1, 2, 3]
+    assert up.size.tolist() == sizes

@@ -1,55 +1,112 @@
+"""Runs in which samples are clustered and not clients."""
+
+import json
+from dataclasses import replace
+
 import pytest
 import torch
 
 import coterie
-from coterie.engine import malloc as allocator
-from coterie.evaluation.evaluator import drawn_to_models, plane
+from coterie import Centre, Federation, KFed
+from coterie.engine.simulator import Simulator
+from coterie.experiment.plan import make_plan
 
 
-def test_four_equally_distant_clusters_lie_apart_on_the_map():
-    losses = 1 - torch.eye(4).repeat(5, 1).double()
-    losses += 0.05 * torch.rand(losses.shape, generator=torch.Generator().manual_seed(0))
-    points = drawn_to_models(losses).view(5, 4, 2)
-    centres = points.mean(0)
-    spread = (points - centres).norm(dim=-1).max()
-    apart = torch.pdist(centres).min()
-    assert apart > 4 * spread
+def federation(**facts):
+    """Two clients with samples at 0, 1 and 10, whose labels say so but for one mistake."""
+    x = torch.tensor([0.0, 1.0, 10.0])[:, None]
+    labels = [torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1])]
+    return replace(Federation.from_clients([(x, y) for y in labels]), **facts)
 
 
-def test_a_client_that_a_diverged_model_cannot_serve_is_on_the_map_all_the_same():
-    losses = torch.tensor([[0.1, 1.0, torch.inf], [1.0, 0.2, torch.inf], [0.5, 0.4, torch.inf]])
-    assert torch.isfinite(drawn_to_models(losses.double())).all()
+def ran(data, **settings):
+    return coterie.simulate(KFed(k=2), data, Centre(1), rounds=1, **settings)
 
 
-def test_one_client_and_equal_clients_have_a_place():
-    assert plane(torch.ones(1, 3).double()).tolist() == [[0.0, 0.0]]
-    assert plane(torch.ones(5, 1).double()).abs().max() == 0
+def test_samples_are_scored_by_their_labels():
+    numbers = ran(federation(sample_clusters=True)).metrics
+    # One of six samples is in the wrong cluster.
+    assert numbers["accuracy"] == numbers["purity"] == pytest.approx(5 / 6)
+    assert 0 < numbers["ari"] < 1
+    # Of each client two samples are 1/2 from their centre.
+    assert numbers["train_loss"] == pytest.approx(2 / 3 * 0.25)
 
 
-def test_distances_in_the_plane_are_kept():
-    rows = torch.tensor([[0.0, 0.0], [3.0, 4.0], [0.0, 1.0]]).double()
-    torch.testing.assert_close(torch.pdist(plane(rows)), torch.pdist(rows))
+def test_labels_that_are_no_clusters_are_not_looked_at():
+    numbers = ran(federation(), chunk=1).metrics
+    assert set(numbers) == {"train_loss", "clusters"}
+    assert numbers["clusters"] == 2
 
 
-def test_the_plane_of_very_many_rows_is_that_of_the_singular_vectors():
-    generator = torch.Generator().manual_seed(0)
-    rows = torch.randn(10_000, 6, generator=generator) * torch.tensor([9.0, 1, 5, 1, 2, 1]) + 3
-    left, scale, _ = torch.linalg.svd((rows - rows.mean(0)).double(), full_matrices=False)
-    expected = left[:, :2] * scale[:2]
-    found = plane(rows)
-    assert found.dtype == torch.float64
-    torch.testing.assert_close(found.abs(), expected.abs(), rtol=1e-4, atol=1e-4)
+def test_the_loss_of_each_sample_is_that_of_its_own_model():
+    data = federation(sample_clusters=True)
+    run = ran(data)
+    low, high = run.models.flatten().argsort().tolist()
+    assert run.labels.tolist() == [low, low, high, low, low, high]
+    tables = run.evaluator.tables(run.serving, run.evaluation)
+    assert tables["clients"]["loss"] == pytest.approx([2 / 3 * 0.25] * 2)
+    assert tables["sample_clusters"] == {
+        "cluster": [0, 1],
+        "samples": [4, 2] if low == 0 else [2, 4],
+        "clients": [2, 2],
+        "true": [0, 1],
+        "overlaps": [[3, 1], [0, 2]] if low == 0 else [[0, 2], [3, 1]],
+    }
 
 
-@pytest.mark.parametrize("algorithm", [coterie.FedAvg(), coterie.Local()])
-def test_memory_is_given_back_while_clients_are_mapped_and_their_models_formed(
-    algorithm, monkeypatch
-):
-    federation, task = coterie.load("rotated-digits", clients=16)
-    run = coterie.simulate(algorithm, federation, task, rounds=1, chunk=1)
-    times = []
-    monkeypatch.setattr(allocator, "give_back", lambda: times.append(1))
-    run.evaluator.map(run.serving)
-    assert len(times) == 2  # once in eight chunks
-    run.evaluator.own_models(run.serving)
-    assert len(times) == (2 if isinstance(algorithm, coterie.FedAvg) else 4)
+def test_the_page_tells_of_samples(tmp_path):
+    run = ran(federation(sample_clusters=True), folder=tmp_path / "run")
+    text = (tmp_path / "run" / "report.html").read_text()
+    assert "Samples are clustered, not clients" in text
+    assert "samples of true cluster" in text
+    assert "2 true" in text
+    assert "Each client has its own model" not in text
+    assert run.report(tmp_path / "again.html").exists()
+    unknown = ran(federation(), folder=tmp_path / "unknown")
+    text = (unknown.folder.path / "report.html").read_text()
+    assert "Samples are clustered, not clients" in text
+    assert "samples of true cluster" not in text
+
+
+@pytest.fixture
+def table(tmp_path):
+    """Shops whose rows are of two kinds, far apart."""
+    rows = ["shop,kind,price,weight"]
+    for i in range(40):
+        kind = "large" if i % 2 else "small"
+        rows.append(f"{'ab'[i // 20]},{kind},{10 * (i % 2) + i / 100},{7 * (i % 2) - i / 100}")
+    path = tmp_path / "shops.csv"
+    path.write_text("\n".join(rows))
+    return path
+
+
+def test_a_table_is_clustered_and_its_label_only_scores(table):
+    runs = []
+    for label in ("kind", "price"):
+        words = ["k-fed", str(table), "client=shop", f"label={label}", "features=weight", "k=2"]
+        plan = make_plan(words)
+        runs.append(plan.run(plan.config()).complete())
+    named, real = runs
+    assert named.metrics["accuracy"] == named.metrics["ari"] == 1.0
+    assert "ari" not in real.metrics
+    assert torch.equal(named.labels, real.labels)
+
+
+def test_the_page_of_a_table_has_the_names_of_its_classes(table, tmp_path):
+    plan = make_plan(["k-fed", str(table), "client=shop", "label=kind", "k=2"])
+    run = plan.run(plan.config())
+    run.use(tmp_path / "run")
+    run.complete()
+    clients = json.loads((tmp_path / "run" / "clients.json").read_text())
+    assert sorted(clients["sample_clusters"]["true"]) == ["large", "small"]
+    assert sum(clients["sample_clusters"]["samples"]) == 8  # a fifth of the rows is the test part
+
+
+def test_a_cohort_may_have_some_of_its_samples():
+    simulator = Simulator(federation().train, Centre(1))
+    cohort = simulator.cohort(torch.arange(2), 0, (0,))
+    some = cohort.among(torch.tensor([[True, False, True], [False, False, False]]))
+    assert some.size.tolist() == [2, 0]
+    assert [x.flatten().tolist() for x, _ in some] == [[0.0, 10.0], []]
+    assert some.score(torch.ones(2, 1)).tolist() == [[2.0, 82.0], [0.0, 0.0]]
+    assert some.loss(torch.ones(1, 1)).flatten().tolist() == [41.0, torch.inf]

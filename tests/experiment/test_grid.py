@@ -79,20 +79,20 @@ def test_each_copy_is_the_run_it_would_be_alone(name, request):
     for copy in grid.copies:
         own = replace(algorithm, lr=copy.point["lr"])
         alone = Run(own, federation, task, wanted, start=copy.start).complete()
-        torch.testing.assert_close(copy.models, alone.models, rtol=1e-4, atol=1e-5)
-        assert copy.clusters.equal(alone.clusters)
-        assert [r["sizes"] for r in copy.records] == [r["sizes"] for r in alone.records]
-        for mine, own in zip(copy.records, alone.records, strict=True):
+        torch.testing.assert_close(copy.run.models, alone.models, rtol=1e-4, atol=1e-5)
+        assert copy.run.clusters.equal(alone.clusters)
+        assert [r["sizes"] for r in copy.run.records] == [r["sizes"] for r in alone.records]
+        for mine, own in zip(copy.run.records, alone.records, strict=True):
             assert mine["metrics"] == pytest.approx(own["metrics"], rel=1e-4)
-        assert copy.bytes.parts == alone.bytes.parts
-    assert not torch.equal(grid.copies[0].models, grid.copies[1].models)
+        assert copy.run.bytes.parts == alone.bytes.parts
+    assert not torch.equal(grid.copies[0].run.models, grid.copies[1].run.models)
 
 
 def test_the_first_start_is_that_of_an_ordinary_run(mixture):
     plain = coterie.simulate(coterie.IFCA(), *mixture, rounds=2, seed=5)
     several = Grid(coterie.IFCA(), *mixture, RunSettings(rounds=2, seed=5, starts=2), {})
     several.complete()
-    torch.testing.assert_close(several.copies[0].models, plain.models)
+    torch.testing.assert_close(several.copies[0].run.models, plain.models)
 
 
 def test_copies_are_worked_on_together(mixture, monkeypatch):
@@ -150,7 +150,7 @@ def test_a_copy_that_diverges_is_left_behind():
     gone, kept = best.result["copies"]
     assert (gone["diverged"], gone["train_loss"], gone["metrics"]) == (2, None, {})
     assert kept["diverged"] is None
-    assert [copy.rounds for copy in grid.copies] == [2, 5]
+    assert [copy.run.rounds for copy in grid.copies] == [2, 5]
     assert best.warnings == []
 
 

@@ -4,6 +4,7 @@ import pytest
 
 import coterie
 from coterie.cli.main import main
+from coterie.cli.progress_bar import RunProgressBar
 from coterie.core.errors import CheckpointError, SettingError
 from coterie.experiment.plan import make_plan, plan_again
 from coterie.networks import FemnistCnn, Linear, Mlp
@@ -106,12 +107,11 @@ def test_a_folder_of_before_is_resumed_bit_for_bit(tmp_path, capsys):
 
 def stop_after(rounds, words):
     """Run a command and interrupt it after so many rounds; the exit code."""
-    from coterie.cli import progress
 
     def interrupt(self, record):
         if record["round"] == rounds:
             raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(progress.Progress, "on_round", interrupt)
+        patch.setattr(RunProgressBar, "on_round", interrupt)
         return main(words)

@@ -16,7 +16,7 @@ def test_every_entry_can_be_run_and_every_name_is_known(recipe):
     assert len(set(names)) == len(names)
     for mode in recipes.MODES:
         assert recipe.minutes[mode] > 0
-        for entry in recipe.chosen(mode).values():
+        for entry in recipe.select_entries(mode).values():
             make_plan([*entry.words(mode), "seed=0"])
     for entry in recipe.entries:
         assert set(entry.tolerance) <= set(entry.published)
@@ -27,16 +27,16 @@ def test_every_entry_can_be_run_and_every_name_is_known(recipe):
 @pytest.mark.parametrize("recipe", ALL, ids=lambda recipe: recipe.name)
 def test_what_was_measured_belongs_to_the_recipe(recipe):
     for mode, record in recipe.measured.items():
-        names = {entry.name for entry in recipe.chosen(mode).values()}
+        names = {entry.name for entry in recipe.select_entries(mode).values()}
         assert set(record["entries"]) <= names
         assert set(record["seeds"]) == set(record["entries"])
 
 
 def test_every_recipe_is_of_a_table_or_figure_of_a_paper():
-    papers = recipes.papers()
+    papers = recipes.read_papers()
     for recipe in ALL:
         items = papers[recipe.path.parent.name]["items"]
-        assert any(recipe.of(item["name"]) for item in items), recipe.name
+        assert any(recipe.covers(item["name"]) for item in items), recipe.name
     for paper in papers.values():
         names = [item["name"] for item in paper["items"]]
         assert len(set(names)) == len(names)
@@ -47,8 +47,8 @@ def test_every_recipe_is_of_a_table_or_figure_of_a_paper():
 
 
 def test_the_list_has_every_table_and_figure_with_its_state():
-    said = recipes.listing()
-    for paper in recipes.papers().values():
+    said = recipes.recipe_list()
+    for paper in recipes.read_papers().values():
         assert paper["title"] in said
     lines = {
         (line.split("|")[1].strip(), line.split("|")[2].strip()): line.split("|")[3:]
@@ -106,7 +106,7 @@ def tiny(tmp_path, monkeypatch):
     (tmp_path / "recipes" / "nobody").mkdir(parents=True)
     (tmp_path / "recipes" / "nobody" / "table0.toml").write_text(TINY)
     (tmp_path / "recipes" / "papers.toml").write_text(PAPERS)
-    monkeypatch.setattr(recipes, "folder", lambda: tmp_path / "recipes")
+    monkeypatch.setattr(recipes, "recipes_folder", lambda: tmp_path / "recipes")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -132,17 +132,20 @@ def test_a_recipe_is_run_and_its_numbers_are_kept(tiny, capsys):
 
 
 def test_quick_settings_take_the_place_of_the_full_ones(tiny):
-    recipe = recipes.recipe("nobody/table0")
+    recipe = recipes.find_recipe("nobody/table0")
     assert recipe.entries[0].words("full")[-1] == "rounds=3"
     assert recipe.entries[0].words("quick")[-1] == "rounds=2"
     assert "rounds=3" not in recipe.entries[0].words("quick")
-    assert [entry.name for entry in recipe.chosen("quick").values()] == ["local"]
+    assert [entry.name for entry in recipe.select_entries("quick").values()] == ["local"]
 
 
 def test_a_whole_name_chooses_its_entry_alone():
-    names = [entry.name for entry in recipes.recipe("fpfc/table1").chosen("full", "CFL").values()]
+    names = [
+        entry.name
+        for entry in recipes.find_recipe("fpfc/table1").select_entries("full", "CFL").values()
+    ]
     assert names == ["CFL"]
-    some = recipes.recipe("fpfc/table1").chosen("full", "CFL, our").values()
+    some = recipes.find_recipe("fpfc/table1").select_entries("full", "CFL, our").values()
     assert [entry.name for entry in some] == ["CFL, our third condition", "CFL, our thresholds"]
 
 
@@ -164,7 +167,7 @@ def test_a_part_of_a_recipe_is_run_and_joins_what_was_measured(tiny, capsys):
 
 
 def test_an_order_that_does_not_hold_is_said(tiny):
-    recipe = recipes.recipe("nobody/table0")
+    recipe = recipes.find_recipe("nobody/table0")
     numbers = {"local": {"accuracy": (0.9, 0.0)}, "ifca": {"accuracy": (0.8, 0.0)}}
     _, rows, orders = recipe.verdicts(numbers)
     assert orders == ["local < ifca in accuracy: does NOT hold"]
@@ -176,7 +179,7 @@ def test_a_recipe_of_a_part_and_one_that_the_list_does_not_have(tiny):
     (place / "table0.toml").rename(place / "part.toml")
     (place / "part.toml").write_text(TINY.replace("Table 0", "Table 0, MNIST"))
     (place / "new.toml").write_text(TINY.replace("Table 0", "Table 00"))
-    rows = [line.split("|") for line in recipes.listing().splitlines()]
+    rows = [line.split("|") for line in recipes.recipe_list().splitlines()]
     cells = [[cell.strip() for cell in row[1:5]] for row in rows if len(row) > 4]
     assert ["Table 0", "a test", "in part", "nobody/part"] in cells
     assert ["Table 00", "a test", "ready", "nobody/new"] in cells
@@ -209,10 +212,10 @@ published = { ari = 1.0 }
 def test_an_entry_stands_for_one_of_each(tiny):
     path = tiny / "recipes" / "nobody" / "figure0.toml"
     path.write_text(EACH)
-    recipe = recipes.recipe("nobody/figure0")
+    recipe = recipes.find_recipe("nobody/figure0")
     assert recipe.seeds == {"quick": 2, "full": 3}
     assert [entry.name for entry in recipe.entries] == ["R = 0.1", "R = 1", "R = 2"]
-    assert [entry.name for entry in recipe.chosen("quick").values()] == ["R = 0.1", "R = 2"]
+    assert [entry.name for entry in recipe.select_entries("quick").values()] == ["R = 0.1", "R = 2"]
     last = recipe.entries[2]
     assert last.words("full") == ["ifca", "linear-mixture", "separation=2", "samples=70"]
     assert last.words("quick") == ["ifca", "linear-mixture", "separation=2", "samples=7"]
@@ -225,7 +228,7 @@ def test_metrics_without_a_published_number_are_shown_and_give_the_order(tiny):
         name: {"success": (value, 0.0), "ari": (1.0, 0.0)}
         for name, value in (("R = 0.1", 0.25), ("R = 2", 0.75))
     }
-    _, rows, orders = recipes.recipe("nobody/figure0").verdicts(numbers)
+    _, rows, orders = recipes.find_recipe("nobody/figure0").verdicts(numbers)
     assert orders == ["R = 0.1 < R = 2 in success: holds"]
     assert rows == [
         ["R = 0.1", "ari", "1", "1.0000 ± 0.0000", ""],
@@ -238,4 +241,4 @@ def test_metrics_without_a_published_number_are_shown_and_give_the_order(tiny):
 
 def test_an_unknown_recipe_is_refused_with_the_near_ones(tiny):
     with pytest.raises(SettingError, match="no recipe is named nobody/table1; did you mean"):
-        recipes.recipe("nobody/table1")
+        recipes.find_recipe("nobody/table1")

@@ -4,7 +4,7 @@ import pytest
 
 from coterie.cli.main import main
 from coterie.core.errors import SettingError
-from coterie.experiment.trackers import tracker
+from coterie.experiment.trackers import make_tracker
 
 RUN = ["run", "fedavg", "rotated-digits", "clients=4", "rounds=4", "evaluate=2", "steps=1"]
 quiet = [
@@ -75,10 +75,10 @@ class TestMLflow:
 def test_a_library_that_is_not_there_is_named_in_a_sentence(word, module, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(SettingError, match=rf"--track {word} needs the package {word}: pip"):
-        tracker(word, tmp_path)
+        make_tracker(word, tmp_path)
 
 
 @pytest.mark.parametrize("word", ["mlflaw", "mlflow:here", "wandb", ""])
 def test_another_word_is_refused(word, tmp_path):
     with pytest.raises(SettingError, match="--track must be mlflow, tensorboard or"):
-        tracker(word, tmp_path)
+        make_tracker(word, tmp_path)

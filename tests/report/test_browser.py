@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from coterie.report import render, server
+from coterie.report.live_server import page_server
 from coterie.report.pages import write_page
+from coterie.report.run_page import render_run
 from tests.report.browser import CHROMIUM, Browser
 
 MakeRun = Callable[..., Path]
@@ -266,7 +267,7 @@ def test_watched_page_renews_itself_and_keeps_what_the_reader_chose(
     (folder / "result.json").unlink()
     (folder / "clients.json").unlink()
     (folder / "rounds.jsonl").write_text("".join(lines[:5]))
-    with server([folder], lambda: render(folder, live=True), port=0) as watched:
+    with page_server([folder], lambda: render_run(folder, live=True), port=0) as watched:
         Thread(target=watched.serve_forever, daemon=True).start()
         browser.errors.clear()
         browser.look(DESKTOP)

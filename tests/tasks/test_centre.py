@@ -4,7 +4,7 @@ import torch
 import coterie
 from coterie import IFCA, Centre, FedAvg, Federation
 from coterie.core.errors import DataError
-from coterie.core.task import summary
+from coterie.core.task import task_metrics
 
 
 def blobs():
@@ -19,7 +19,7 @@ def test_the_loss_is_the_squared_distance():
     output = torch.tensor([[[3.0, 4.0], [0.0, 1.0], [9.0, 9.0]]])
     y = torch.zeros(1, 3)
     assert task.losses(output, y).tolist() == [[25.0, 1.0, 162.0]]
-    found = summary(task, task.score(output, y, torch.tensor([[True, True, False]])))
+    found = task_metrics(task, task.score(output, y, torch.tensor([[True, True, False]])))
     assert found.metrics == {"loss": 13.0}
 
 

@@ -7,7 +7,7 @@ from torch import nn
 
 from coterie import Classification, Regression
 from coterie.core.errors import DataError, SettingError
-from coterie.core.task import Tally, summary
+from coterie.core.task import MetricSums, task_metrics
 
 
 def test_classification_numbers_by_hand():
@@ -17,7 +17,7 @@ def test_classification_numbers_by_hand():
     output = nn.functional.one_hot(guess, 2).float()
     y = torch.tensor([[0, 1, 0], [1, 0, 0]])
     mask = torch.tensor([[True, True, True], [True, False, False]])
-    found = summary(task, task.score(output, y, mask))
+    found = task_metrics(task, task.score(output, y, mask))
     assert found.clients["accuracy"].tolist() == pytest.approx([2 / 3, 0.0])
     assert found.metrics["accuracy"] == pytest.approx(0.5)
     assert found.metrics["accuracy_macro"] == pytest.approx(1 / 3)
@@ -32,7 +32,7 @@ def test_f1_is_that_of_scikit_learn_pooled_and_per_client():
     output = torch.randn(3, 20, 4, generator=generator)
     y = torch.randint(4, (3, 20), generator=generator)
     mask = torch.arange(20) < torch.tensor([[20], [7], [1]])
-    found = summary(task, task.score(output, y, mask))
+    found = task_metrics(task, task.score(output, y, mask))
     guess = output.argmax(-1)
     pooled = f1_score(y[mask], guess[mask], average="macro")
     each = [f1_score(y[i, m], guess[i, m], average="macro") for i, m in enumerate(mask)]
@@ -46,7 +46,7 @@ def test_loss_is_the_mean_over_samples_that_count():
     output = torch.tensor([[[1.0], [2.0]], [[3.0], [50.0]]])
     y = torch.zeros(2, 2)
     mask = torch.tensor([[True, True], [True, False]])
-    found = summary(task, task.score(output, y, mask))
+    found = task_metrics(task, task.score(output, y, mask))
     assert found.clients["loss"].tolist() == [2.5, 9.0]
     assert found.metrics == {"loss": pytest.approx(14 / 3)}
 
@@ -83,12 +83,12 @@ def test_loss_is_the_mean_over_samples_that_count():
 )
 def test_a_network_that_does_not_fit_the_labels_is_refused(module, x, y, sentence):
     with pytest.raises(DataError, match=sentence):
-        Classification(module).check(x, y)
+        Classification(module).check_samples(x, y)
 
 
 def test_regression_needs_one_output():
     with pytest.raises(DataError, match="network of one output"):
-        Regression(nn.Linear(3, 2)).check(torch.zeros(2, 3), torch.zeros(2))
+        Regression(nn.Linear(3, 2)).check_samples(torch.zeros(2, 3), torch.zeros(2))
 
 
 def test_draws_are_pytorchs_own_initialisation_and_depend_on_the_generator_only():
@@ -132,7 +132,7 @@ def test_a_network_with_two_outputs_is_refused_in_a_sentence():
             return super().forward(x), x
 
     with pytest.raises(DataError, match="one row of outputs per sample, got tuple"):
-        Classification(Pair(3, 2)).check(torch.zeros(2, 3), torch.tensor([0, 1]))
+        Classification(Pair(3, 2)).check_samples(torch.zeros(2, 3), torch.tensor([0, 1]))
 
 
 @pytest.mark.parametrize("kind", [torch.uint8, torch.float32, torch.float64])
@@ -151,13 +151,13 @@ def test_clients_that_come_in_parts_and_in_any_order_are_tallied_as_all_at_once(
     output = torch.randn(50, 4, 3, generator=generator)
     y = torch.randint(3, (50, 4), generator=generator)
     scores = task.score(output, y, torch.ones_like(y, dtype=torch.bool))
-    whole, tally = summary(task, scores), Tally(task, 50)
+    whole, sums = task_metrics(task, scores), MetricSums(task, 50)
     for places in torch.randperm(50, generator=generator).split(7):
-        tally.add(places, scores[places])
-    parts = tally.summary()
+        sums.add(places, scores[places])
+    parts = sums.finish()
     assert parts.metrics == pytest.approx(whole.metrics)
     assert list(parts.metrics) == ["accuracy", "f1", "loss", "accuracy_macro", "f1_macro"]
     for name, values in whole.clients.items():
         assert values.equal(parts.clients[name])
-    alone = summary(task, scores[3:4])
+    alone = task_metrics(task, scores[3:4])
     assert alone.metrics["f1"] == float(whole.clients["f1"][3])

@@ -147,7 +147,7 @@ class FPFC(LocalTraining):
         fused = self.fused(cohort.task)
         omega = fused.whole(cohort.recall("omega"), trunk)
         anchor, pull = fused.whole(zeta, trunk), self.rho * fused.part
-        used = cohort.using(float(share))
+        used = cohort.training_part(float(share))
         omega, trunk = fused.parts(self.local_update(used, omega, pull=pull, anchor=anchor))
         cohort.keep("omega", omega)
         return Upload(omega, trunk, cohort.size)
@@ -175,15 +175,15 @@ class FPFC(LocalTraining):
 
     def fuse(self, pairs: Pairs, omega: Tensor, ids: Tensor, lam: float) -> tuple[Pairs, Tensor]:
         """theta_ij and v_ij of the pairs, and zeta, after devices `ids` moved to omega [m, p]."""
-        shrink = partial(fusion.l1, lam=lam, rho=self.rho)
+        shrink = partial(fusion.l1_scale, lam=lam, rho=self.rho)
         if self.penalty == "scad":
-            shrink = partial(fusion.scad, lam=lam, a=self.a, rho=self.rho, xi=self.xi)
+            shrink = partial(fusion.scad_scale, lam=lam, a=self.a, rho=self.rho, xi=self.xi)
         active = fusion.active_pairs(len(omega), ids, both=self.pairs == "both")
-        return fusion.update(pairs, omega, active, shrink, forget=self.pairs == "either")
+        return fusion.update_pairs(pairs, omega, active, shrink, forget=self.pairs == "either")
 
     def clusters(self, state: State) -> Tensor:
         """The cluster of every device, [m]."""
-        return fusion.components(state.pairs, state.omega, self.nu)
+        return fusion.connected_clusters(state.pairs, state.omega, self.nu)
 
     def fused(self, task: Task) -> SharedTrunk:
         """What of a model is each device's own and fused in pairs."""

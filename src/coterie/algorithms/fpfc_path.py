@@ -43,7 +43,7 @@ def best_on_path(fpfc: FPFC, state: State, start: Start) -> State:
     """The best clusters and models on a path of lambdas, falling from where all are one."""
     fused = fpfc.fused(start.task)
     common = fused.whole(state.omega[0], state.trunk)
-    ids, up = start.everybody().run(fpfc.slope, model=common)
+    ids, up = start.all_clients().run(fpfc.slope, model=common)
     top = float(torch.pdist(up.gradient).max()) if len(ids) > 1 else 1.0
     best, lams, least = Tensor(), [0.0], torch.inf
     used = torch.tensor(1 - fpfc.hold, dtype=torch.float64)  # as exact as where it is judged
@@ -80,7 +80,7 @@ def fit_clusters(
         model = Each(models, cluster)
         _, up = start.sample(r).run(fpfc.fit, fold=fold, model=model, cluster=Each(cluster))
         models = up.mean("model", empty=models)
-    ids, held_out = start.everybody().run(fpfc.judge, model=Each(models, cluster))
+    ids, held_out = start.all_clients().run(fpfc.judge, model=Each(models, cluster))
     return models, float(held_out.loss.mean()) if len(ids) else torch.inf
 
 
@@ -106,7 +106,7 @@ def slope(self: Any, cohort: Cohort, model: Tensor) -> Slope:
 
 @on_client
 def fit(self: Any, cohort: Cohort, model: Tensor, cluster: Tensor) -> Fitted:
-    used = cohort.using(1 - self.hold)
+    used = cohort.training_part(1 - self.hold)
     return Fitted(cluster, self.local_update(used, model), cohort.size)
 
 

@@ -42,7 +42,7 @@ from coterie.core.settings import setting
 from coterie.core.shared_trunk import SharedTrunk
 from coterie.core.task import Task
 from coterie.core.validate import at_least, at_most_clients, one_of
-from coterie.vectors.folds import ByCluster, Grouped
+from coterie.vectors.folds import ByCluster, ClusterSums
 
 
 class State(NamedTuple):
@@ -151,11 +151,11 @@ class IFCA(LocalTraining):
         if self.average == "gradients":
             trained = cohort.gradient(model, batch=self.batch, weight_decay=self.weight_decay)
         else:
-            trained = self.local_update(cohort, model, only=sharing.part if frozen else None)
+            trained = self.local_update(cohort, model, part=sharing.part if frozen else None)
         own, trunk = sharing.parts(trained)
         return Upload(cluster, own, trunk[:, :0] if frozen else trunk, cohort.size)
 
-    def _answers(self, state: State, clients: Clients) -> tuple[Tensor, Grouped]:
+    def _answers(self, state: State, clients: Clients) -> tuple[Tensor, ClusterSums]:
         """Who answered, and the sums of what they sent; identities that rest are not chosen."""
         fold = ByCluster(self.k, by_size=self.weighting == "size")
         if not self._identities_rest(state, clients):

@@ -20,8 +20,8 @@ REDRAWS = 20  # draws that may coincide by chance, as of a few coin flips
 State = TypeVar("State", bound=tuple[Any, ...])
 
 
-class Population(Protocol):
-    """Where the clients of the start come from."""
+class ClientSampler(Protocol):
+    """Draws the clients that take part in the rounds before the first."""
 
     def sample(self, round: int, at_least: int) -> Clients:
         """The clients that take part in a round before the first, or more if that is too few."""
@@ -31,7 +31,7 @@ class Population(Protocol):
 class Start:
     """What an algorithm begins with: random models, clients to ask, for the oracle the truth."""
 
-    population: Population
+    sampler: ClientSampler
     task: Task
     clients: int  # how many there are, m
     seed: int
@@ -76,9 +76,9 @@ class Start:
 
     def sample(self, round: int, at_least: int = 1) -> Clients:
         """The clients that take part in a round before the first, or more if that is too few."""
-        return self.population.sample(round, at_least)
+        return self.sampler.sample(round, at_least)
 
-    def everybody(self) -> Clients:
+    def all_clients(self) -> Clients:
         """All clients, before the first round."""
         return self.sample(0, at_least=self.clients)
 

@@ -9,7 +9,7 @@ downloads, the fields of the `NamedTuple` it returns are what it uploads; nothin
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar, overload
 
 import torch
@@ -46,35 +46,28 @@ def step_name(step: Callable[..., Any]) -> str:
 class Each:
     """A download in which client i gets row i of `rows`, or row `index[i]` when `index` is given.
 
-    With an index, k models serve any number of clients without a copy for each of them.
+    With an index, k models serve any number of clients without a copy for each of them. An `Each`
+    may be cut down to some clients (`for_clients`), to be sent to where they are; it then has only
+    their rows, or their places in the index, and says whose they are.
     """
 
     rows: Tensor  # [m, ...], or [k, ...] with an index
     index: Tensor | None = None  # [m]
+    ids: Tensor | None = None  # [m] whose rows these are, increasing; None: those of 0 to m - 1
 
-    def of(self, ids: Tensor) -> Tensor:
+    def rows_for(self, ids: Tensor) -> Tensor:
         """The rows that clients `ids` receive, [len(ids), ...]."""
+        places = ids if self.ids is None else torch.searchsorted(self.ids, ids)
         if self.index is None:
-            return self.rows[ids]
-        index = self.index[ids]
+            return self.rows[places]
+        index = self.index[places]
         return select_rows(self.rows, index) if self.rows.dim() == 2 else self.rows[index]
 
-
-@dataclass(frozen=True)
-class Part(Each):
-    """The rows of an `Each` that some clients receive, to be sent to where they are."""
-
-    ids: Tensor = field(default_factory=lambda: torch.arange(0))  # [a] whose rows, increasing
-
-    @classmethod
-    def cut(cls, each: Each, ids: Tensor) -> Part:
-        """What of `each` goes to clients `ids`; models that they share are sent once."""
-        if each.index is None:
-            return cls(dense(each.rows)[ids], None, ids)
-        return cls(dense(each.rows), each.index[ids], ids)
-
-    def of(self, ids: Tensor) -> Tensor:
-        return Each(self.rows, self.index).of(torch.searchsorted(self.ids, ids))
+    def for_clients(self, ids: Tensor) -> Each:
+        """What of this goes to clients `ids`; models that they share are sent once."""
+        if self.index is None:
+            return Each(dense(self.rows)[ids], None, ids)
+        return Each(dense(self.rows), self.index[ids], ids)
 
 
 class Call(NamedTuple):
@@ -85,6 +78,7 @@ class Call(NamedTuple):
     round: int
     address: tuple[int | str, ...]  # where the randomness of the step begins, the seed first
     message: dict[str, Any]  # what they are sent
+    trains: bool = True  # False: nothing that clients keep may change
 
 
 class Fold(Protocol[Result]):

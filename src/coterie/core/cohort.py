@@ -29,7 +29,7 @@ class Rows(NamedTuple):
     size: Tensor  # [m] rows that count; those behind them are padding
 
     @property
-    def inside(self) -> Tensor:
+    def mask(self) -> Tensor:
         """Which rows count, [m, n]."""
         return torch.arange(self.y.shape[1], device=self.size.device) < self.size[:, None]
 
@@ -38,24 +38,24 @@ class Rows(NamedTuple):
 
         The mean is over `count` [m] rows if these are only some of them.
         """
-        return self.inside.to(dtype) / (self.size if count is None else count)[:, None]
+        return self.mask.to(dtype) / (self.size if count is None else count)[:, None]
 
-    def at(self, place: Tensor) -> Rows:
-        """The rows at `place` [m, b] of each client; all of them count."""
-        client = torch.arange(len(place), device=place.device)[:, None]
-        size = torch.full_like(self.size, place.shape[1])
-        return Rows(self.x[client, place], self.y[client, place], size)
+    def take(self, rows: Tensor) -> Rows:
+        """The rows numbered `rows` [m, b] of each client; all of them count."""
+        client = torch.arange(len(rows), device=rows.device)[:, None]
+        size = torch.full_like(self.size, rows.shape[1])
+        return Rows(self.x[client, rows], self.y[client, rows], size)
 
-    def between(self, begin: int, end: int) -> Rows:
+    def row_range(self, begin: int, end: int) -> Rows:
         """The rows from `begin` up to `end` of each client, without a copy."""
-        here = slice(begin, end)
-        return Rows(self.x[:, here], self.y[:, here], self.size.clamp(begin, end) - begin)
+        rows = slice(begin, end)
+        return Rows(self.x[:, rows], self.y[:, rows], self.size.clamp(begin, end) - begin)
 
-    def blocks(self, size: int) -> Iterator[tuple[slice, Rows]]:
-        """So many clients at a time: which they are, and their rows."""
+    def client_blocks(self, size: int) -> Iterator[tuple[slice, Rows]]:
+        """Blocks of `size` clients: which clients they are, and their rows."""
         for begin in range(0, len(self.y), size):
-            here = slice(begin, begin + size)
-            yield here, Rows(*(part[here] for part in self))
+            clients = slice(begin, begin + size)
+            yield clients, Rows(*(part[clients] for part in self))
 
 
 class Seeds(Protocol):
@@ -66,7 +66,7 @@ class Seeds(Protocol):
 
 @dataclass(frozen=True)
 class ClientSeeds:
-    """Seeds that are worked out when a network that draws asks for them; most never do."""
+    """Seeds that are derived only when a network that draws asks for them; most never do."""
 
     address: tuple[int | str, ...]
     ids: Tensor  # [m]
@@ -76,32 +76,32 @@ class ClientSeeds:
 
 
 class Descent(NamedTuple):
-    """One call of `Cohort.descend`, worked out for a kernel."""
+    """One call of `Cohort.descend`, as a kernel needs it."""
 
     lr: float  # step size
     steps: list[int]  # [m] gradient steps of each client
     # m of [steps, b], on the CPU: the rows of each step, -1 for none; None: all
     batches: list[Tensor] | None
     seeds: Seeds  # [m] for networks that draw, as dropout does
-    only: Tensor | None  # [d] the coordinates that move; None: all
+    part: Tensor | None  # [d] the coordinates that move; None: all
     pull: Tensor | None  # [d] strength of the pull towards the anchor; None: no pull
     anchor: Tensor | None  # [m, d]
     weight_decay: float  # strength of the pull towards zero
     # [m] whose samples the rows are, if they are all that these clients have; None: only some
     ids: Tensor | None = None
 
-    def of(self, here: slice) -> Descent:
+    def slice_clients(self, clients: slice) -> Descent:
         """The same for some of the clients, for networks that do not draw."""
         return self._replace(
-            steps=self.steps[here],
-            batches=None if self.batches is None else self.batches[here],
-            anchor=None if self.anchor is None else self.anchor[here],
-            ids=None if self.ids is None else self.ids[here],
+            steps=self.steps[clients],
+            batches=None if self.batches is None else self.batches[clients],
+            anchor=None if self.anchor is None else self.anchor[clients],
+            ids=None if self.ids is None else self.ids[clients],
         )
 
 
-class Choice(NamedTuple):
-    """What `Cohort.choose` gives."""
+class BestModel(NamedTuple):
+    """The model with the lowest loss on each client's data."""
 
     cluster: Tensor  # [m] which of the models it is, the first of equals
     model: Tensor  # [m, d] the model itself
@@ -152,7 +152,7 @@ class Cohort:
         *,
         round: int,
         address: tuple[int | str, ...],
-        whole: bool = True,
+        complete: bool = True,
     ) -> None:
         self._device = rows.y.device  # of all that a step sees
         self._ids = ids  # [m] on the CPU, for memory and randomness
@@ -163,7 +163,7 @@ class Cohort:
         self._kernel = kernel
         self._memory = memory
         self._address = address  # (seed, ...): where the randomness of this step begins
-        self._whole = whole  # whether the rows are all samples of these clients
+        self._complete = complete  # whether the rows are all samples of these clients
         self._draws = 0
 
     def __len__(self) -> int:
@@ -192,13 +192,13 @@ class Cohort:
         with torch.no_grad():
             return nan_to_inf(self._kernel.losses(models, self._rows))
 
-    def choose(self, models: Tensor) -> Choice:
+    def choose(self, models: Tensor) -> BestModel:
         """The model of [k, d] with the lowest mean loss on each client's data, as `loss` has it.
 
         To train the chosen model on from here costs less than to train `models[cluster]`.
         """
         with torch.no_grad():
-            return Choice(*self._kernel.choose(models, self._rows))
+            return BestModel(*self._kernel.choose(models, self._rows))
 
     def gradient(self, model: Tensor, *, batch: int = 0, weight_decay: float = 0.0) -> Tensor:
         """The gradient [m, d] of each client's mean loss at its row of `model` [m, d].
@@ -209,7 +209,7 @@ class Cohort:
         address = self._next_address()
         rows, sizes = self._rows, self._sizes
         if batch and any(batch < size for size in sizes):
-            rows = self._picked(
+            rows = self._take(
                 [
                     shuffled_batches(size, batch, 1, seeds.generator(*address, i, "batches"))[0]
                     for size, i in zip(sizes, self._ids.tolist(), strict=True)
@@ -234,7 +234,7 @@ class Cohort:
         steps: int = 0,
         epochs: int = 0,
         batch: int = 0,
-        only: Tensor | None = None,
+        part: Tensor | None = None,
         pull: float | Tensor = 0.0,
         anchor: Tensor | None = None,
         weight_decay: float = 0.0,
@@ -243,15 +243,15 @@ class Cohort:
 
         `batch` samples make one gradient (0: all of them), drawn without replacement, the last
         batch of a pass being the smaller one. Either `steps` gradient steps are made, through as
-        many passes as that takes, or `epochs` whole passes. `only` [d] names the coordinates that
-        move. The objective may carry pull/2 |w - anchor|^2, with one strength for all coordinates
-        or one for each [d], and weight_decay/2 |w|^2.
+        many passes as that takes, or `epochs` whole passes. `part` [d] names the coordinates that
+        move, as `Layout.part` does. The objective may carry pull/2 |w - anchor|^2, with one
+        strength for all coordinates or one for each [d], and weight_decay/2 |w|^2.
         """
         assert (steps > 0) != (epochs > 0), "give either steps or epochs"
         address = self._next_address()
         sizes = self._sizes
-        per_pass = [-(-size // batch) if batch else 1 for size in sizes]
-        counts = [steps or epochs * passes for passes in per_pass]
+        steps_per_pass = [-(-size // batch) if batch else 1 for size in sizes]
+        counts = [steps or epochs * each for each in steps_per_pass]
         batches = None
         if batch and any(batch < size for size in sizes):
             batches = [
@@ -263,8 +263,8 @@ class Cohort:
             strength = torch.as_tensor(pull, dtype=start.dtype, device=self._device)
             strength = strength.expand(start.shape[1])
         noise = ClientSeeds(address, self._ids)
-        ids = self._ids if self._whole else None
-        descent = Descent(lr, counts, batches, noise, only, strength, anchor, weight_decay, ids)
+        ids = self._ids if self._complete else None
+        descent = Descent(lr, counts, batches, noise, part, strength, anchor, weight_decay, ids)
         return self._kernel.descend(start, self._rows, descent)
 
     def split(self, share: float) -> tuple[Cohort, Cohort]:
@@ -280,16 +280,16 @@ class Cohort:
             cut = max(1, min(int(share * size), size - 1))
             kept.append(order[:cut])
             held.append(order[min(cut, size - 1) :])
-        return self._with(kept, "kept"), self._with(held, "held")
+        return self._with_samples(kept, "kept"), self._with_samples(held, "held")
 
-    def using(self, share: float) -> Cohort:
-        """The same clients with `share` of their samples, those that `split` keeps; 1: with all."""
+    def training_part(self, share: float) -> Cohort:
+        """The same clients with the `share` of their samples that `split` keeps; 1: with all."""
         return self if share >= 1 else self.split(share)[0]
 
-    def only(self, places: Tensor) -> Cohort:
-        """Those of the clients that stand at `places` [a]; their randomness begins anew."""
+    def subset(self, places: Tensor) -> Cohort:
+        """The clients at `places` [a] among these; their randomness begins anew."""
         rows = Rows(*(part[places] for part in self._rows))
-        return self._other(self._ids[to_device(places, CPU)], rows, self._address, self._whole)
+        return self._cohort(self._ids[to_device(places, CPU)], rows, self._address, self._complete)
 
     def among(self, chosen: Tensor) -> Cohort:
         """The same clients with those of their samples that `chosen` [m, n] names.
@@ -297,14 +297,15 @@ class Cohort:
         A client may be left without any; it scores 0 and has a loss of infinity there.
         """
         rows = zip(chosen, self._sizes, strict=True)
-        return self._with([torch.nonzero(row[:size]).flatten() for row, size in rows], "among")
+        chosen_rows = [torch.nonzero(row[:size]).flatten() for row, size in rows]
+        return self._with_samples(chosen_rows, "among")
 
-    def _with(self, picks: list[Tensor], part: str) -> Cohort:
-        """The same clients with some of their samples only."""
-        return self._other(self._ids, self._picked(picks), (*self._address, part), False)
+    def _with_samples(self, chosen: list[Tensor], purpose: str) -> Cohort:
+        """The same clients with the rows `chosen[i]` of each client i only."""
+        return self._cohort(self._ids, self._take(chosen), (*self._address, purpose), False)
 
-    def _other(
-        self, ids: Tensor, rows: Rows, address: tuple[int | str, ...], whole: bool
+    def _cohort(
+        self, ids: Tensor, rows: Rows, address: tuple[int | str, ...], complete: bool
     ) -> Cohort:
         """A cohort of the same round on other rows."""
         return Cohort(
@@ -315,18 +316,18 @@ class Cohort:
             self._memory,
             round=self.round,
             address=address,
-            whole=whole,
+            complete=complete,
         )
 
-    def _picked(self, picks: list[Tensor]) -> Rows:
-        """The rows `picks[i]` of each client i, those that are -1 not counting."""
-        chosen = nn.utils.rnn.pad_sequence(picks, batch_first=True, padding_value=-1)  # [m, b]
-        chosen = chosen.to(self._device)
-        # Rows that are not there lie last, behind the size.
-        return self._rows.at(chosen.clamp_min(0))._replace(size=(chosen >= 0).sum(1))
+    def _take(self, chosen: list[Tensor]) -> Rows:
+        """The rows `chosen[i]` of each client i; those that are -1 do not count."""
+        rows = nn.utils.rnn.pad_sequence(chosen, batch_first=True, padding_value=-1)  # [m, b]
+        rows = rows.to(self._device)
+        # A -1 always stands behind the rows that count.
+        return self._rows.take(rows.clamp_min(0))._replace(size=(rows >= 0).sum(1))
 
     def _next_address(self) -> tuple[int | str, ...]:
-        """Where the randomness of the next piece of work begins."""
+        """Where the randomness of the next call begins."""
         self._draws += 1
         return (*self._address, self._draws)
 

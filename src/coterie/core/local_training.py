@@ -57,14 +57,14 @@ class LocalTraining(GradientSettings):
         cohort: Cohort,
         start: Tensor,
         *,
-        only: Tensor | None = None,
+        part: Tensor | None = None,
         pull: float | Tensor = 0.0,
         anchor: Tensor | None = None,
         round: int | None = None,
     ) -> Tensor:
         """Each client's model [m, d] after local training from its row of `start` [m, d].
 
-        The step size is that of the cohort's round, or of another `round`. `only`, `pull` and
+        The step size is that of the cohort's round, or of another `round`. `part`, `pull` and
         `anchor` are those of `Cohort.descend`.
         """
         return cohort.descend(
@@ -74,7 +74,7 @@ class LocalTraining(GradientSettings):
             epochs=self.epochs,
             batch=self.batch,
             weight_decay=self.weight_decay,
-            only=only,
+            part=part,
             pull=pull,
             anchor=anchor,
         )

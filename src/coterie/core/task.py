@@ -10,49 +10,49 @@ from torch import Tensor, nn
 from coterie.core.layout import Layout
 
 
-class Summary(NamedTuple):
-    """Numbers about a model in use."""
+class TaskMetrics(NamedTuple):
+    """How well models serve clients."""
 
     metrics: dict[str, float]  # over all samples, and `_macro`: the plain mean over clients
     clients: dict[str, Tensor]  # name -> [m], of each client
 
 
-class Tally:
-    """Sums that a task makes of clients' samples, as they come: nobody's are kept.
+class MetricSums:
+    """Metrics from the sums that a task makes of clients' samples, added as they come.
 
-    What is kept of a client is the few numbers that its sums amount to.
+    Of a client only its own metrics are kept.
     """
 
     def __init__(self, task: Task, clients: int) -> None:
         self.task, self.clients = task, clients
         self.total: Tensor | None = None  # [s] over all clients so far
-        self.numbers: dict[str, Tensor] = {}  # name -> [m]
+        self.client_metrics: dict[str, Tensor] = {}  # name -> [m]
 
     def add(self, places: Tensor, scores: Tensor) -> None:
-        """Take in the sums [c, s] of the clients that stand at `places` [c]."""
+        """Add the sums [c, s] of the clients at `places` [c]."""
         sums = scores.sum(0)
         self.total = sums if self.total is None else self.total + sums
-        for name, values in self.task.numbers(scores).items():
-            if name not in self.numbers:
-                self.numbers[name] = values.new_empty(self.clients)
-            self.numbers[name][places] = values
+        for name, values in self.task.metrics(scores).items():
+            if name not in self.client_metrics:
+                self.client_metrics[name] = values.new_empty(self.clients)
+            self.client_metrics[name][places] = values
 
-    def summary(self) -> Summary:
-        """What all of it amounts to; a loss has no mean over clients."""
+    def finish(self) -> TaskMetrics:
+        """The metrics of all that was added; a loss has no mean over clients."""
         assert self.total is not None, "nobody was scored"
-        pooled = self.task.numbers(self.total[None])
+        pooled = self.task.metrics(self.total[None])
         metrics = {name: float(value) for name, value in pooled.items()}
-        for name, values in self.numbers.items():
+        for name, values in self.client_metrics.items():
             if name != "loss":
                 metrics[f"{name}_macro"] = float(values.mean())
-        return Summary(metrics, self.numbers)
+        return TaskMetrics(metrics, self.client_metrics)
 
 
-def summary(task: Task, scores: Tensor) -> Summary:
-    """What the sums [m, s] of all clients amount to."""
-    tally = Tally(task, len(scores))
-    tally.add(torch.arange(len(scores)), scores)
-    return tally.summary()
+def task_metrics(task: Task, scores: Tensor) -> TaskMetrics:
+    """The metrics that the sums [m, s] of all clients make."""
+    sums = MetricSums(task, len(scores))
+    sums.add(torch.arange(len(scores)), scores)
+    return sums.finish()
 
 
 class Task(Protocol):
@@ -80,7 +80,7 @@ class Task(Protocol):
     def losses(self, output: Tensor, y: Tensor) -> Tensor:
         """The loss of every sample: outputs [..., n, c] and targets [..., n] give [..., n]."""
 
-    def slopes(self, output: Tensor, y: Tensor) -> Tensor:
+    def output_gradients(self, output: Tensor, y: Tensor) -> Tensor:
         """The derivative of every sample's loss by its outputs, features first.
 
         Outputs [m, c, n] and targets [m, n] give [m, c, n].
@@ -89,10 +89,10 @@ class Task(Protocol):
     def score(self, output: Tensor, y: Tensor, mask: Tensor) -> Tensor:
         """Sums over each client's samples, [m, s]; rows outside the mask [m, n] do not count."""
 
-    def numbers(self, scores: Tensor) -> dict[str, Tensor]:
-        """What such sums [m, s] amount to: `loss` and others, each [m]."""
+    def metrics(self, scores: Tensor) -> dict[str, Tensor]:
+        """The metrics that such sums [m, s] make: `loss` and others, each [m]."""
 
-    def check(self, x: Tensor, y: Tensor) -> None:
+    def check_samples(self, x: Tensor, y: Tensor) -> None:
         """Refuse data that do not fit the network, in one sentence."""
 
     def inputs(self, x: Tensor) -> Tensor:

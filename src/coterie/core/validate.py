@@ -19,14 +19,14 @@ def at_least(owner: object, name: str, bound: float) -> None:
     ...
     coterie.core.errors.SettingError: `k` of SimpleNamespace must be at least 1, got 0
     """
-    value = number(owner, name)
+    value = finite_number(owner, name)
     if not value >= bound:
         raise SettingError(
             f"`{name}` of {type(owner).__name__} must be at least {bound:g}, got {value}"
         )
 
 
-def number(owner: object, name: str) -> float:
+def finite_number(owner: object, name: str) -> float:
     """A setting that must be a finite number, and a whole one where its field says `int`."""
     value: Any = getattr(owner, name)
     types = {field.name: field.type for field in fields(owner)} if is_dataclass(owner) else {}
@@ -60,7 +60,7 @@ def at_least_as_many(owner: object, name: str, other: str) -> None:
 
 def above(owner: object, name: str, bound: float) -> None:
     """Refuse a setting that is not greater than `bound`."""
-    value = number(owner, name)
+    value = finite_number(owner, name)
     if not value > bound:
         raise SettingError(
             f"`{name}` of {type(owner).__name__} must be greater than {bound:g}, got {value}"
@@ -69,7 +69,7 @@ def above(owner: object, name: str, bound: float) -> None:
 
 def between(owner: object, name: str, low: float, high: float) -> None:
     """Refuse a setting that does not lie between two bounds, which it may not reach."""
-    value = number(owner, name)
+    value = finite_number(owner, name)
     if not low < value < high:
         raise SettingError(
             f"`{name}` of {type(owner).__name__} must lie between {low:g} and {high:g}, "
@@ -79,7 +79,7 @@ def between(owner: object, name: str, low: float, high: float) -> None:
 
 def fraction(owner: object, name: str) -> None:
     """Refuse a setting that is no share of something: it must be above 0 and at most 1."""
-    value = number(owner, name)
+    value = finite_number(owner, name)
     if not 0 < value <= 1:
         raise SettingError(
             f"`{name}` of {type(owner).__name__} must be above 0 and at most 1, got {value:g}"

@@ -22,7 +22,7 @@ from coterie.core.errors import DataError
 from coterie.core.validate import between
 
 
-class Pickable(Protocol):
+class Indexable(Protocol):
     """Features that are had by their rows: a tensor, or images that are decoded when asked for."""
 
     def __getitem__(self, rows: Tensor, /) -> Tensor: ...
@@ -39,7 +39,7 @@ class Samples:
     @classmethod
     def of(cls, clients: Iterable[tuple[Any, Any]]) -> Samples:
         """Store (x, y) pairs, one for each client; arrays, tensors or lists."""
-        pairs = [checked_pair(i, client) for i, client in enumerate(clients)]
+        pairs = [as_pair(i, client) for i, client in enumerate(clients)]
         if not pairs:
             raise DataError("a federation needs at least one client, got none")
         for what, tensors in zip(("samples", "targets"), zip(*pairs, strict=True), strict=True):
@@ -57,7 +57,7 @@ class Samples:
         )
 
     @classmethod
-    def picked(cls, x: Pickable, y: Tensor, parts: Sequence[Tensor]) -> Samples:
+    def select(cls, x: Indexable, y: Tensor, parts: Sequence[Tensor]) -> Samples:
         """The rows `parts[i]` of a data set for each client i."""
         rows = torch.cat(list(parts))
         sizes = torch.tensor([0, *map(len, parts)])
@@ -169,7 +169,7 @@ class Federation:
         return cls(
             Samples.of(clients),
             None if test is None else Samples.of(test),
-            *named_clusters(cluster, unseen, test_cluster),
+            *number_clusters(cluster, unseen, test_cluster),
             name=name,
         )
 
@@ -211,7 +211,7 @@ class Federation:
         return self.class_count or max(int(part.y.max()) for part in parts) + 1
 
 
-def named_clusters(
+def number_clusters(
     cluster: Any, unseen: bool, test_cluster: Any
 ) -> tuple[Tensor | None, bool, Tensor | None]:
     """True clusters of whatever names, numbered from 0 alike for training and test clients."""
@@ -224,14 +224,14 @@ def named_clusters(
     return found, unseen, None if test_cluster is None else parts.pop(0)
 
 
-def checked_pair(i: int, client: Any) -> tuple[Tensor, Tensor]:
+def as_pair(i: int, client: Any) -> tuple[Tensor, Tensor]:
     """One client's samples as tensors; refuse what no model could learn from."""
     try:
         x, y = client
     except (TypeError, ValueError):
         raise DataError(f"client {i} must be a pair of samples and targets") from None
     try:
-        features, targets = tensor(x), tensor(y)
+        features, targets = as_tensor(x), as_tensor(y)
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(f"client {i}: not an array of numbers ({error})") from error
     if features.dim() < 2 or targets.dim() < 1 or len(features) != len(targets):
@@ -247,7 +247,7 @@ def checked_pair(i: int, client: Any) -> tuple[Tensor, Tensor]:
     return features, targets
 
 
-def tensor(values: Any) -> Tensor:
+def as_tensor(values: Any) -> Tensor:
     """Values as a tensor that shares their memory where it can."""
     if isinstance(values, Tensor):
         return values.detach()
@@ -273,7 +273,7 @@ def split_parts(
 
 
 def split_order(rows: int, seed: int, client: int | str) -> Tensor:
-    """The order in which a client's rows are dealt out, first those it trains on, [rows]."""
+    """The order in which a client's rows are split, first those it trains on, [rows]."""
     return torch.randperm(rows, generator=seeds.generator(seed, "split", client))
 
 
@@ -282,6 +282,6 @@ def split_cut(rows: int, share: float) -> int:
     return min(max(int(rows * share), 1), rows - 1)
 
 
-def check_share(settings: Any) -> None:
+def check_train_share(settings: Any) -> None:
     """`train_share` leaves something to train on and something to be tested on."""
     between(settings, "train_share", 0, 1)

@@ -35,7 +35,7 @@ from coterie.deploy.process_commands import (
 )
 from coterie.deploy.processes import Child, Processes, free_ports
 from coterie.deploy.services import Show, print_line
-from coterie.experiment.sweeps import share_of_cores
+from coterie.experiment.sweeps import thread_limits
 
 ROUNDS_SECONDS = 0.2  # between two looks at the run folder
 STATUS_SECONDS = 1.0  # between two requests to the SuperLink
@@ -121,7 +121,7 @@ def start_nodes(
     worker: Sequence[str],
 ) -> list[LocalNode]:
     """Make a key for each node and start its worker, each with its share of the cores."""
-    threads, started = share_of_cores(len(nodes)), []
+    threads, started = thread_limits(len(nodes)), []
     for number, (node, port) in enumerate(zip(nodes, ports, strict=True), 1):
         name = f"node-{number}"
         key = make_node_key(home / "keys", name)

@@ -17,7 +17,7 @@ from torch import Tensor
 from coterie.core.clients import Call, Clients, Each, Fold
 from coterie.core.cohort import Cohort, Kernel, Memory, Rows
 from coterie.core.errors import CoterieError
-from coterie.core.population import RoundClients
+from coterie.core.population import Purpose, RoundClients
 from coterie.core.task import Task
 from coterie.data.federation import Samples
 from coterie.engine.chunks import ChunkCache, Chunking
@@ -99,13 +99,15 @@ class Simulator:
         """How many samples each client has, [m]."""
         return self.samples.sizes
 
-    def at(self, *address: int | str, round: int = 0, ids: Tensor | None = None) -> Clients:
+    def at(
+        self, purpose: Purpose, *address: int | str, round: int = 0, ids: Tensor | None = None
+    ) -> Clients:
         """The clients `ids` (all of them if not given) in a round, behind the seam.
 
-        `address` is where their randomness begins, after the seed.
+        Their randomness begins with the seed, the purpose and `address`.
         """
         ids = self.ids if ids is None else ids
-        return RoundClients(self, round, ids, (self.seed, *address))
+        return RoundClients(self, round, ids, (self.seed, purpose, *address), purpose)
 
     def collect(self, call: Call, fold: Fold[Any]) -> tuple[Tensor, Any]:
         """Run a client step: who answered (here everybody), and the fold of replies, unfinished.
@@ -115,10 +117,12 @@ class Simulator:
         total = fold.start()
         message = {name: self._download(value) for name, value in call.message.items()}
         # Where a fold does not say that it works on any device, it is the server's, on the CPU.
-        to = self.device if getattr(fold, "anywhere", False) else CPU
+        to = self.device if getattr(fold, "on_any_device", False) else CPU
         for chunk in tidily(self.chunks(call.ids)):
             cohort = self.cohort(chunk, call.round, call.address)
-            download = {n: v.of(chunk) if isinstance(v, Each) else v for n, v in message.items()}
+            download = {
+                n: v.rows_for(chunk) if isinstance(v, Each) else v for n, v in message.items()
+            }
             upload = self.on_device(call.step, cohort, **download)
             if self.device != CPU:
                 upload = type(upload)(*(to_device(value, to) for value in upload))

@@ -1,1 +1,1 @@
-"""How a run is judged: who is served which model, and how well."""
+"""How a run is judged: which model serves which client, and how well it does."""

@@ -1,6 +1,6 @@
 """How good a clustering is, and how near learned parameters are to the truth.
 
-Accuracy, F1 and loss come from the task (`Task.numbers`), for they depend on what is predicted.
+Accuracy, F1 and loss come from the task (`Task.metrics`), for they depend on what is predicted.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 
-def clustering(found: Tensor, true: Tensor) -> dict[str, float]:
+def clustering_scores(found: Tensor, true: Tensor) -> dict[str, float]:
     """Adjusted Rand index, normalised mutual information and purity of found clusters [m].
 
-    >>> clustering(torch.tensor([1, 1, 0, 0]), torch.tensor([0, 0, 1, 1]))
+    >>> clustering_scores(torch.tensor([1, 1, 0, 0]), torch.tensor([0, 0, 1, 1]))
     {'ari': 1.0, 'nmi': 1.0, 'purity': 1.0}
-    >>> clustering(torch.tensor([0, 0, 0, 0]), torch.tensor([0, 0, 1, 1]))["purity"]
+    >>> clustering_scores(torch.tensor([0, 0, 0, 0]), torch.tensor([0, 0, 1, 1]))["purity"]
     0.5
     """
-    counts = together(found, true)
+    counts = contingency_table(found, true)
     return {
         "ari": adjusted_rand_index(counts),
         "nmi": normalised_mutual_information(counts),
@@ -27,7 +27,7 @@ def clustering(found: Tensor, true: Tensor) -> dict[str, float]:
     }
 
 
-def together(found: Tensor, true: Tensor) -> np.ndarray:
+def contingency_table(found: Tensor, true: Tensor) -> np.ndarray:
     """How many are in each found cluster and each true one, [found, true]."""
     a = np.unique(found.numpy(), return_inverse=True)[1]
     b = np.unique(true.numpy(), return_inverse=True)[1]
@@ -60,27 +60,27 @@ def normalised_mutual_information(counts: np.ndarray) -> float:
     return max(0.0, 2 * (found + true - both) / (found + true)) if found + true else 1.0
 
 
-def matched(found: Tensor, true: Tensor) -> float:
+def matched_fraction(found: Tensor, true: Tensor) -> float:
     """The share of samples that are in the right cluster, found and true ones paired one to one.
 
     The pairing is the best there is. Two clusters found in one true cluster pass for purity, but
     one of them is wrong here.
 
-    >>> matched(torch.tensor([0, 0, 1, 2]), torch.tensor([5, 5, 5, 6]))
+    >>> matched_fraction(torch.tensor([0, 0, 1, 2]), torch.tensor([5, 5, 5, 6]))
     0.75
     """
-    counts = together(found, true)
+    counts = contingency_table(found, true)
     return float(counts[linear_sum_assignment(-counts)].sum() / counts.sum())
 
 
-def distances(models: Tensor, truth: Tensor) -> dict[str, float]:
+def distances_to_truth(models: Tensor, truth: Tensor) -> dict[str, float]:
     """Mean Euclidean distance of learned models [k, d] to true parameters [groups, d].
 
     `distance_nearest` takes for each model the nearest truth, as the IFCA authors' code does, so
     two models on one truth still pass. `distance` pairs models and truths one to one, by the
     pairing with the least sum; it is there when there are as many of one as of the other.
 
-    >>> distances(torch.tensor([[0.0], [0.0]]), torch.tensor([[0.0], [3.0]]))
+    >>> distances_to_truth(torch.tensor([[0.0], [0.0]]), torch.tensor([[0.0], [3.0]]))
     {'distance_nearest': 0.0, 'distance': 1.5}
     """
     apart = torch.cdist(models.double(), truth.double()).nan_to_num(nan=torch.inf)

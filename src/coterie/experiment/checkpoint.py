@@ -1,9 +1,10 @@
-"""Checkpoints: all that a run needs to go on bit for bit, in one file, whole or not there."""
+"""Checkpoint files: all that a run needs to go on bit for bit, whole or not there."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +14,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from coterie.core.errors import CheckpointError
+from coterie.core.task import Task
+from coterie.data.federation import Federation, Samples
 from coterie.files import write_atomically
 
 FORMAT = "coterie checkpoint 1"
@@ -27,7 +30,7 @@ class Checkpoint(NamedTuple):
     notes: dict[str, Any]  # what is not a tensor, as JSON
 
 
-def save(path: Path, checkpoint: Checkpoint) -> None:
+def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint atomically; the one before stays until this one is complete."""
     tensors = {name: tensor.contiguous().clone() for name, tensor in checkpoint.tensors.items()}
     facts = {
@@ -36,14 +39,14 @@ def save(path: Path, checkpoint: Checkpoint) -> None:
         "rounds": str(checkpoint.rounds),
         "notes": json.dumps(checkpoint.notes),
     }
-    facts["digest"] = digest(tensors, facts)
+    facts["digest"] = content_digest(tensors, facts)
     try:
         write_atomically(path, lambda file: safetensors.torch.save_file(tensors, file, facts))
     except SafetensorError as error:
         raise OSError(f"the checkpoint {path} cannot be written: {error}") from error
 
 
-def load(path: Path, run: str) -> Checkpoint:
+def load_checkpoint(path: Path, run: str) -> Checkpoint:
     """Read the checkpoint of a run; refuse one that is damaged or belongs to another run."""
     try:
         with safe_open(path, framework="pt") as file:
@@ -54,7 +57,7 @@ def load(path: Path, run: str) -> Checkpoint:
     if facts.get("format") != FORMAT:
         raise CheckpointError(f"{path} is not a checkpoint of this version of coterie")
     expected = facts.pop("digest", None)
-    if digest(tensors, facts) != expected:
+    if content_digest(tensors, facts) != expected:
         raise CheckpointError(
             f"the checkpoint {path} is damaged: its contents do not match its digest"
         )
@@ -65,7 +68,7 @@ def load(path: Path, run: str) -> Checkpoint:
     return Checkpoint(int(facts["rounds"]), run, tensors, json.loads(facts["notes"]))
 
 
-def digest(tensors: dict[str, Tensor], facts: dict[str, str]) -> str:
+def content_digest(tensors: dict[str, Tensor], facts: dict[str, str]) -> str:
     """A SHA-256 over every fact and every byte of every tensor."""
     total = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
     for name, tensor in sorted(tensors.items()):
@@ -73,3 +76,26 @@ def digest(tensors: dict[str, Tensor], facts: dict[str, str]) -> str:
         if tensor.numel():
             total.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return total.hexdigest()
+
+
+def run_fingerprint(algorithm: Any, settings: Any, task: Task, federation: Federation) -> str:
+    """What a checkpoint must agree on: algorithm, settings, data and network."""
+    what = [
+        type(algorithm).__name__,
+        asdict(algorithm),
+        asdict(settings),
+        [task.layout.names, task.layout.shapes],
+        [samples_fingerprint(part) for part in (federation.train, federation.test)],
+    ]
+    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
+
+
+def samples_fingerprint(part: Samples | None) -> list[Any]:
+    """What tells one part of a federation from another: its sizes and a sample of its numbers."""
+    if part is None:
+        return []
+    rows = torch.linspace(0, len(part.y) - 1, min(len(part.y), 1000), dtype=torch.float64).long()
+    total = hashlib.sha256()
+    for tensor in (part.offsets, part.x[rows], part.y[rows]):
+        total.update(tensor.contiguous().view(torch.uint8).numpy().data)
+    return [len(part), list(part.x.shape), str(part.x.dtype), total.hexdigest()]

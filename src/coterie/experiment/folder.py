@@ -23,12 +23,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from coterie import report
 from coterie.core.errors import CheckpointError, CoterieError
-from coterie.experiment import checkpoint as checkpoints
-from coterie.experiment.checkpoint import Checkpoint
+from coterie.experiment.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from coterie.experiment.settings import RunSettings
 from coterie.files import flush, remove_unfinished, to_json, write_text
+from coterie.report.run_page import render_run
 
 SAVING_SHARE = 0.05  # of the time of a run, where the settings leave open when to save
 
@@ -44,8 +43,8 @@ class RunFolder:
         self._saving = 0.0
 
     @classmethod
-    def opened(cls, path: Path, config: dict[str, Any], *, resume: bool) -> RunFolder:
-        """A new run folder, or that of a run which is to go on."""
+    def open(cls, path: Path, config: dict[str, Any], *, resume: bool) -> RunFolder:
+        """A new run folder, or that of a run which is to be resumed."""
         return cls.existing(path) if resume else cls.create(path, config)
 
     @classmethod
@@ -105,7 +104,7 @@ class RunFolder:
 
     def append(self, record: Any, name: str = "rounds.jsonl") -> None:
         """Add the line of a round."""
-        with open(self.path / name, "a", encoding="utf-8") as file:
+        with (self.path / name).open("a", encoding="utf-8") as file:
             file.write(to_json(record) + "\n")
 
     def due(self, rounds: int, settings: RunSettings) -> bool:
@@ -119,7 +118,7 @@ class RunFolder:
         began = time.monotonic()
         for lines in self.path.glob("*.jsonl"):
             flush(lines)
-        checkpoints.save(self.path / "checkpoint.safetensors", checkpoint())
+        save_checkpoint(self.path / "checkpoint.safetensors", checkpoint())
         self._saved = time.monotonic()
         self._saving = self._saved - began
 
@@ -129,7 +128,7 @@ class RunFolder:
         if not (self.path / "checkpoint.safetensors").exists():
             lines.unlink(missing_ok=True)
             return None
-        checkpoint = checkpoints.load(self.path / "checkpoint.safetensors", run)
+        checkpoint = load_checkpoint(self.path / "checkpoint.safetensors", run)
         try:
             text = lines.read_text(encoding="utf-8") if lines.exists() else ""
             kept = text.splitlines()[: checkpoint.rounds]
@@ -148,5 +147,5 @@ class RunFolder:
     def write_report(self, path: Path | None = None) -> Path:
         """Write the page about this run, into the folder unless `path` says where."""
         path = path or self.path / "report.html"
-        write_text(path, report.render(self.path))
+        write_text(path, render_run(self.path))
         return path

@@ -17,8 +17,7 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -31,84 +30,44 @@ from coterie.core.task import Task
 from coterie.data.federation import Federation
 from coterie.engine.copies.lockstep import LockstepClients, LockstepThreads
 from coterie.evaluation.evaluator import Evaluator
+from coterie.evaluation.scoring import SimulatedScorer, first_test_id
 from coterie.experiment.checkpoint import Checkpoint
 from coterie.experiment.folder import Record, RunFolder
-from coterie.experiment.health import Watch
-from coterie.experiment.run import Run, described
+from coterie.experiment.health import HealthMonitor
+from coterie.experiment.run import Run, run_config
 from coterie.experiment.settings import RunSettings, grid_text, setting_names
 from coterie.files import to_json, write_text
+from coterie.report.map_frames import MapFrames
 
 COPIES = "copies.jsonl"
 
 
-class Copy(Run):
-    """One copy of a run, in step with the others."""
+@dataclass
+class Copy:
+    """One of the runs of a grid."""
 
-    def __init__(
-        self,
-        point: dict[str, Any],
-        algorithm: Algorithm[Any],
-        federation: Federation,
-        task: Task,
-        settings: RunSettings,
-        config: dict[str, Any],
-        start: int,
-        clients: LockstepClients,
-    ) -> None:
-        train, test = clients.train(), None
-        if federation.test is not None:
-            first = len(federation) if federation.unseen else 0
-            test = clients.test(federation.test, train, first)
-        super().__init__(
-            algorithm,
-            federation,
-            task,
-            settings,
-            config,
-            start=start,
-            simulator=train,
-            evaluator=Evaluator(algorithm, federation, train, settings.protocol, test=test),
-        )
-        self.point = point  # the values of the grid's settings
-        self.diverged = 0  # the round after which it was left behind
-        self.train_loss = math.inf
-        self._framed = set()
-        self.watch = WatchInStep()
+    point: dict[str, Any]  # the values of the grid's settings
+    start: int  # which of the independent starts
+    run: Run
+    diverged: int = 0  # the round after which it was left behind; 0: it goes on
+    train_loss: float = math.inf
 
-    def begin(self) -> None:
-        self._begin()
-
-    def round(self) -> None:
-        self.records.append(self._round(self.rounds))
-
-    def judge(self) -> None:
+    def evaluate(self) -> None:
         """Score the last state, also on the training part, by which copies are compared."""
-        self._finish()
-        loss = self.evaluator.train_loss(self.serving)
+        self.run.finish()
+        loss = self.run.evaluator.train_loss(self.run.serving)
         self.train_loss = loss if math.isfinite(loss) else math.inf
 
     @property
-    def numbers(self) -> dict[str, Any]:
+    def result(self) -> dict[str, Any]:
         """What `result.json` says of this copy."""
         return {
             **self.point,
             "start": self.start,
             "train_loss": None if self.diverged else self.train_loss,
             "diverged": self.diverged or None,
-            "metrics": {} if self.diverged else self.metrics,
+            "metrics": {} if self.diverged else self.run.metrics,
         }
-
-
-class WatchInStep(Watch):
-    """Nothing is noted across a wait for the other copies: the filters are common to all."""
-
-    @contextmanager
-    def noting(self) -> Iterator[None]:
-        yield
-
-    def _warn(self, text: str) -> None:
-        with super().noting():  # nobody waits in here
-            super()._warn(text)
 
 
 class Grid:
@@ -125,7 +84,7 @@ class Grid:
     ) -> None:
         self.settings = settings
         self.values = values
-        self.config = config or described(algorithm, federation.name, settings)
+        self.config = config or run_config(algorithm, federation.name, settings)
         if config is None:
             texts = {name: grid_text(several) for name, several in values.items()}
             self.config["settings"] |= texts
@@ -137,14 +96,40 @@ class Grid:
             device=settings.device,
         )
         self.copies = [
-            Copy(point, own, federation, task, settings, self.config, start, clients)
-            for point, own in points(algorithm, values)
+            Copy(point, start, self._run_in_step(own, federation, task, start, clients))
+            for point, own in grid_points(algorithm, values)
             for start in range(settings.starts)
         ]
         self.threads = LockstepThreads(clients.kernel, len(federation))
         self.folder: RunFolder | None = None
         self.saved = 0  # rounds that the last checkpoint holds
         self._said: list[str] = []  # warnings that belong to no single copy
+
+    def _run_in_step(
+        self,
+        algorithm: Algorithm[Any],
+        federation: Federation,
+        task: Task,
+        start: int,
+        clients: LockstepClients,
+    ) -> Run:
+        """A run whose work on clients waits for that of the other copies."""
+        train, test = clients.train(), None
+        if federation.test is not None:
+            test = clients.test(federation.test, train, first_test_id(federation))
+        scorer = SimulatedScorer(federation, train, test)
+        return Run(
+            algorithm,
+            federation,
+            task,
+            self.settings,
+            self.config,
+            start=start,
+            population=train,
+            evaluator=Evaluator(algorithm, federation, scorer, self.settings.protocol),
+            frames=MapFrames(federation.cluster),
+            health=HealthMonitor(lockstep=True),
+        )
 
     @property
     def live(self) -> list[Copy]:
@@ -154,11 +139,11 @@ class Grid:
     @property
     def rounds(self) -> int:
         """Rounds done."""
-        return max(copy.rounds for copy in self.copies)
+        return max(copy.run.rounds for copy in self.copies)
 
     def use(self, path: Path, *, resume: bool = False) -> None:
         """Leave files in a new folder, or go on from those of an interrupted run."""
-        self.folder = RunFolder.opened(path, self.config, resume=resume)
+        self.folder = RunFolder.open(path, self.config, resume=resume)
         before = self.folder.restore(self.fingerprint) if resume else None
         if before is not None:
             self._restore(before[0], path)
@@ -179,21 +164,22 @@ class Grid:
         on_round: Callable[[Record], None] | None,
         on_reply: Callable[[int, int], None] | None,
     ) -> Run:
-        self.live[0]._on_reply = on_reply
-        if self.live[0].state is None:
+        first = self.live[0].run
+        first.training.participants.on_reply = on_reply
+        if first.state is None:
             try:
-                self._all(Copy.begin)
+                self._all(lambda copy: copy.run.training.begin())
             except CoterieError:
                 if self.folder is not None:
                     self.folder.discard()
                 raise
             self._save_checkpoint()
         while self.rounds < self.settings.rounds:
-            self._all(Copy.round)
-            record = self.live[0].records[-1]
+            self._all(lambda copy: copy.run.training.do_round())
+            record = self.live[0].run.records[-1]
             for copy in self.live:
-                if not copy.watch.finite:
-                    copy.diverged = copy.rounds
+                if not copy.run.training.progress.health.finite:
+                    copy.diverged = copy.run.rounds
             self._append(record)
             if not self.live:
                 raise CoterieError(
@@ -202,18 +188,18 @@ class Grid:
                 )
             if on_round is not None:
                 on_round(record)
-        self._all(Copy.judge)
+        self._all(Copy.evaluate)
         best = min(self.live, key=lambda copy: copy.train_loss)
         self._choose(best)
-        return best
+        return best.run
 
     @cached_property
     def fingerprint(self) -> str:
         """What a checkpoint must agree on: that of the first copy, and the grid."""
-        what = [self.copies[0].fingerprint, {n: list(v) for n, v in self.values.items()}]
+        what = [self.copies[0].run.fingerprint, {n: list(v) for n, v in self.values.items()}]
         return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
 
-    def _all(self, job: Callable[[Copy], None]) -> None:
+    def _all(self, job: Callable[[Copy], object]) -> None:
         """Do something with every copy that goes on, in step."""
         live = self.live
         with warnings.catch_warnings(record=True) as caught:
@@ -223,35 +209,39 @@ class Grid:
             text = str(warning.message)
             if not issubclass(warning.category, CoterieWarning):
                 warnings.warn_explicit(text, warning.category, warning.filename, warning.lineno)
-            elif not any(text in said for said in (self._said, *(c.warnings for c in live))):
+            elif not any(
+                text in said for said in (self._said, *(copy.run.warnings for copy in live))
+            ):
                 self._said.append(text)
 
     def _choose(self, best: Copy) -> None:
         """Make the folder and the outcome those of the best copy."""
-        best.chosen = {
+        run = best.run
+        run.chosen = {
             "chosen": {**best.point, "start": best.start, "train_loss": best.train_loss},
-            "copies": [copy.numbers for copy in self.copies],
+            "copies": [copy.result for copy in self.copies],
         }
-        reached = [copy.metrics for copy in self.live if "success" in copy.metrics]
+        reached = [copy.run.metrics for copy in self.live if "success" in copy.run.metrics]
         if reached:
             # The IFCA paper calls a trial successful when any of its copies is.
-            best.metrics["success_any"] = max(each["success"] for each in reached)
-            best.metrics["success_any_nearest"] = max(each["success_nearest"] for each in reached)
-        best.watch.warnings += self._said
-        for text in best.warnings:
+            run.metrics["success_any"] = max(each["success"] for each in reached)
+            run.metrics["success_any_nearest"] = max(each["success_nearest"] for each in reached)
+        run.warnings.extend(self._said)
+        for text in run.warnings:
             warnings.warn(text, CoterieWarning, stacklevel=3)
         if self.folder is not None:
-            best.folder = self.folder
-            lines = "".join(to_json(record) + "\n" for record in best.records)
+            run.folder = self.folder
+            lines = "".join(to_json(record) + "\n" for record in run.records)
             write_text(self.folder.path / "rounds.jsonl", lines)
-            best._save(self.folder)
+            run.write_outcome(self.folder)
             self.folder.write_report()
 
     def _append(self, record: Record) -> None:
         """Keep a round of all copies; until the best is known, the first stands for the run."""
         if self.folder is None:
             return
-        now = [c.records[-1] if c.rounds == self.rounds else None for c in self.copies]
+        runs = [copy.run for copy in self.copies]
+        now = [run.records[-1] if run.rounds == self.rounds else None for run in runs]
         self.folder.append(now, COPIES)
         self.folder.append(record)
         if self.folder.due(self.rounds, self.settings):
@@ -267,7 +257,7 @@ class Grid:
         tensors: dict[str, Tensor] = {}
         notes: dict[str, Any] = {}
         for number, copy in enumerate(self.copies):
-            each = copy._checkpoint()
+            each = copy.run.training.to_checkpoint(self.fingerprint)
             tensors |= {f"{number}.{name}": tensor for name, tensor in each.tensors.items()}
             notes[str(number)] = {**each.notes, "diverged": copy.diverged}
         return Checkpoint(self.rounds, self.fingerprint, tensors, notes)
@@ -294,18 +284,19 @@ class Grid:
             }
             notes = checkpoint.notes[str(number)]
             records = [line[number] for line in lines if line[number] is not None]
-            copy._restore(checkpoint._replace(tensors=tensors, notes=notes), records)
+            own = checkpoint._replace(tensors=tensors, notes=notes)
+            copy.run.training.restore(own, records)
             copy.diverged = notes["diverged"]
         self.saved = rounds
 
 
-def points(
+def grid_points(
     algorithm: Algorithm[Any], values: Mapping[str, Sequence[Any]]
 ) -> Iterator[tuple[dict[str, Any], Algorithm[Any]]]:
     """Every combination of the values, and the algorithm with it.
 
     >>> from coterie.algorithms.ifca import IFCA
-    >>> [point for point, _ in points(IFCA(), {"k": [2, 3], "lr": [0.1]})]
+    >>> [point for point, _ in grid_points(IFCA(), {"k": [2, 3], "lr": [0.1]})]
     [{'k': 2, 'lr': 0.1}, {'k': 3, 'lr': 0.1}]
     """
     known = setting_names(type(algorithm))

@@ -1,11 +1,11 @@
-"""Watching a run: warnings are taken down, and two ways of failing are looked for."""
+"""The health of a run: its warnings, and checks for two ways in which training fails."""
 
 from __future__ import annotations
 
 import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor
@@ -15,29 +15,30 @@ from coterie.core.errors import CoterieWarning
 COLLAPSED_ROUNDS = 10  # rounds that one cluster may hold almost everybody before a warning
 
 
-class Watch:
-    """Warns of a collapse into one cluster and of models that have diverged."""
+class HealthMonitor:
+    """Records warnings; warns of a collapse into one cluster and of models that have diverged.
 
-    def __init__(self) -> None:
+    Copies of a run in `lockstep` wait for each other while Python's warning filters are common to
+    all. There, only the monitor's own warnings are recorded, and the grid takes care of the rest.
+    """
+
+    def __init__(self, *, lockstep: bool = False) -> None:
+        self.lockstep = lockstep
         self.warnings: list[str] = []
         self.collapsed = 0  # rounds in a row in which one cluster held almost everybody
-        self.finite = True  # whether the models were numbers after the last round
+        self.finite = True  # whether the models were finite after the last round
 
     @contextmanager
-    def noting(self) -> Iterator[None]:
-        """Take down the warnings of coterie that are raised inside, and raise all of them again."""
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
+    def record_warnings(self) -> Iterator[None]:
+        """Record the warnings of coterie that are raised inside, and raise all of them again."""
+        if self.lockstep:
             yield
-        for warning in caught:
-            if issubclass(warning.category, CoterieWarning):
-                self.warnings.append(str(warning.message))
-            warnings.warn_explicit(
-                warning.message, warning.category, warning.filename, warning.lineno
-            )
+            return
+        with self._recording():
+            yield
 
-    def clusters(self, cluster: Tensor, count: int) -> None:
-        """Look at the clusters [m] of all clients after a round, out of so many; -1: not known."""
+    def check_clusters(self, cluster: Tensor, count: int) -> None:
+        """Warn if one of `count` clusters holds almost all clients, by their clusters [m]."""
         known = cluster[cluster >= 0]
         largest = int(torch.bincount(known, minlength=1).max()) / max(1, len(known))
         shared = 1 < count < len(cluster) and len(known) >= 2 * count
@@ -50,19 +51,32 @@ class Watch:
                 "or another seed"
             )
 
-    def models(self, state: Iterable[Tensor]) -> None:
-        """Look at the state of an algorithm after a round."""
+    def check_models(self, state: Iterable[Tensor]) -> None:
+        """Warn if the state of an algorithm is no longer finite."""
         floats = (tensor for tensor in state if tensor.is_floating_point())
         self.finite = all(bool(torch.isfinite(tensor).all()) for tensor in floats)
-        self._diverged(not self.finite)
+        self._check_finite(self.finite)
 
-    def metrics(self, numbers: Mapping[str, float]) -> None:
-        """Look at how a round was judged."""
-        self._diverged(not all(map(math.isfinite, numbers.values())))
+    def check_metrics(self, numbers: Mapping[str, float]) -> None:
+        """Warn if a metric is no longer finite."""
+        self._check_finite(all(map(math.isfinite, numbers.values())))
 
-    def _diverged(self, diverged: bool) -> None:
-        if diverged and not any("no longer finite" in text for text in self.warnings):
+    def _check_finite(self, finite: bool) -> None:
+        if not finite and not any("no longer finite" in text for text in self.warnings):
             self._warn("the models are no longer finite; a smaller lr may help")
 
     def _warn(self, text: str) -> None:
-        warnings.warn(text, CoterieWarning, stacklevel=2)
+        with self._recording() if self.lockstep else nullcontext():
+            warnings.warn(text, CoterieWarning, stacklevel=2)
+
+    @contextmanager
+    def _recording(self) -> Iterator[None]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            yield
+        for warning in caught:
+            if issubclass(warning.category, CoterieWarning):
+                self.warnings.append(str(warning.message))
+            warnings.warn_explicit(
+                warning.message, warning.category, warning.filename, warning.lineno
+            )

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from coterie.core.errors import CheckpointError, DataError, SettingError, did_you_mean
 from coterie.core.task import Task
 from coterie.data.federation import Federation
-from coterie.experiment.grid import Grid, points
+from coterie.experiment.grid import Grid, grid_points
 from coterie.experiment.run import Run
 from coterie.experiment.settings import (
     NetworkChoice,
@@ -154,7 +154,7 @@ def make_plan(words: list[str]) -> Plan:
     values = {key: value for key, value in suggested.items() if key in own} | given | path
     command = shlex.join(["coterie", "run", algorithm, word, *pairs])
     plan = assemble_plan(algorithm, federation, owners, values, grid, command)
-    list(points(plan.algorithm, grid))  # refuses a value that the algorithm does not take
+    list(grid_points(plan.algorithm, grid))  # refuses a value that the algorithm does not take
     return plan
 
 

@@ -21,9 +21,9 @@ from typing import Any
 
 import coterie
 from coterie.core.errors import SettingError, did_you_mean
-from coterie.experiment.comparison import markdown
 from coterie.experiment.sweeps import Job
 from coterie.files import to_json, write_text
+from coterie.report.text_tables import markdown_table
 
 Number = tuple[float, float]  # mean and standard deviation over seeds
 MODES = ("quick", "full")
@@ -49,7 +49,7 @@ class Entry:
         return kept + [f"{key}={value}" for key, value in changed.items()]
 
     @classmethod
-    def all_of(cls, raw: dict[str, Any]) -> Iterator[Entry]:
+    def expand(cls, raw: dict[str, Any]) -> Iterator[Entry]:
         """The entries that an `[[entry]]` of a recipe stands for."""
         for values in raw.get("each", [{}]):
             quick = raw.get("quick") if values.get("quick", True) else None
@@ -90,18 +90,18 @@ class Recipe:
             {"quick": raw.get("quick_seeds", 1), "full": raw["seeds"]},
             raw.get("notes", ""),
             raw["minutes"],
-            [entry for each in raw["entry"] for entry in Entry.all_of(each)],
+            [entry for each in raw["entry"] for entry in Entry.expand(each)],
             raw.get("order", []),
             raw.get("merit", "accuracy"),
             raw.get("show", []),
             path,
         )
 
-    def of(self, item: str) -> bool:
+    def covers(self, item: str) -> bool:
         """Whether this is the recipe of a table or figure, or of a part of it: `Table 1, MNIST`."""
         return self.item == item or self.item.startswith(f"{item}, ")
 
-    def chosen(self, mode: str, only: str = "") -> dict[int, Entry]:
+    def select_entries(self, mode: str, only: str = "") -> dict[int, Entry]:
         """The entries that are run in a mode, by their number.
 
         With `only`, that of this name; if there is none, those with it in their name.
@@ -119,7 +119,7 @@ class Recipe:
         place = folder / f"{self.name.replace('/', '-')}-{mode}"
         return [
             Job((*entry.words(mode), f"seed={seed}"), place / f"{number:02d}-seed{seed}")
-            for number, entry in self.chosen(mode, only).items()
+            for number, entry in self.select_entries(mode, only).items()
             for seed in range(seeds)
         ]
 
@@ -130,7 +130,7 @@ class Recipe:
         found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
         return found
 
-    def keep(self, mode: str, seeds: int, numbers: dict[str, dict[str, Number]]) -> Path:
+    def save_numbers(self, mode: str, seeds: int, numbers: dict[str, dict[str, Number]]) -> Path:
         """Write what was measured beside the recipe; numbers of other entries and modes stay."""
         path = self.path.with_suffix(".json")
         before = self.measured.get(mode, {"seeds": {}, "entries": {}})
@@ -151,10 +151,10 @@ class Recipe:
         """Mean and standard deviation of every metric of the chosen entries, over the seeds."""
         pending = iter(results)
         found: dict[str, dict[str, Number]] = {}
-        for entry in self.chosen(mode, only).values():
+        for entry in self.select_entries(mode, only).values():
             runs = [next(pending)["metrics"] for _ in range(seeds)]
             found[entry.name] = {
-                name: spread([run[name] for run in runs])
+                name: mean_and_deviation([run[name] for run in runs])
                 for name in runs[0]
                 if all(name in run for run in runs)
             }
@@ -176,7 +176,7 @@ class Recipe:
                         entry.name,
                         metric,
                         "" if published is None else f"{published:g}",
-                        "not run" if found is None else text(found),
+                        "not run" if found is None else number_text(found),
                         verdict(published, found, entry.tolerance.get(metric)),
                     ]
                 )
@@ -189,14 +189,14 @@ class Recipe:
         return ["entry", "metric", "published", "measured", "verdict"], rows, orders
 
 
-def spread(values: list[float]) -> Number:
+def mean_and_deviation(values: list[float]) -> Number:
     return mean(values), stdev(values) if len(values) > 1 else 0.0
 
 
-def text(number: Number) -> str:
+def number_text(number: Number) -> str:
     """A mean with its standard deviation.
 
-    >>> text((0.94213, 0.0004))
+    >>> number_text((0.94213, 0.0004))
     '0.9421 ± 0.0004'
     """
     return f"{number[0]:.4f} ± {number[1]:.4f}"
@@ -214,7 +214,7 @@ def verdict(published: float | None, found: Number | None, tolerance: float | No
     return "reached" if abs(gap) <= tolerance else f"off by {gap:+.4f}"
 
 
-def folder() -> Path:
+def recipes_folder() -> Path:
     """Where the recipes are: beside the source, or inside the installed package."""
     package = Path(coterie.__file__).parent
     beside = package.parent.parent / "recipes"
@@ -222,10 +222,10 @@ def folder() -> Path:
 
 
 def all_recipes() -> list[Recipe]:
-    return [Recipe.read(path) for path in sorted(folder().glob("*/*.toml"))]
+    return [Recipe.read(path) for path in sorted(recipes_folder().glob("*/*.toml"))]
 
 
-def recipe(name: str) -> Recipe:
+def find_recipe(name: str) -> Recipe:
     """A recipe by its name, as in fpfc/table1."""
     known = {each.name: each for each in all_recipes()}
     if name not in known:
@@ -234,34 +234,39 @@ def recipe(name: str) -> Recipe:
     return known[name]
 
 
-def listing() -> str:
+def recipe_list() -> str:
     """Every table and figure of the papers, its recipes, their minutes and what was measured."""
     known = all_recipes()
     head = ["table or figure", "what it shows", "state", "recipe", "quick", "full", "measured"]
     blocks = []
-    for key, paper in papers().items():
+    for key, paper in read_papers().items():
         rows = []
         for item in paper["items"]:
             owner, name = item.get("same", [key, item["name"]])
-            mine = [each for each in known if each.path.parent.name == owner and each.of(name)]
-            rows.append([item["name"], item["what"], state(item, mine), *last_columns(mine)])
+            mine = [each for each in known if each.path.parent.name == owner and each.covers(name)]
+            rows.append(
+                [item["name"], item["what"], recipe_status(item, mine), *last_columns(mine)]
+            )
         # A recipe of something that the list does not have.
         rows += [
             [each.item, each.title, "ready", *last_columns([each])]
             for each in known
-            if each.path.parent.name == key and not any(each.of(i["name"]) for i in paper["items"])
+            if each.path.parent.name == key
+            and not any(each.covers(i["name"]) for i in paper["items"])
         ]
-        blocks.append(f"{paper['title']}\n\n{markdown(head, rows)}")
+        blocks.append(f"{paper['title']}\n\n{markdown_table(head, rows)}")
     return "\n\n".join(blocks)
 
 
-def papers() -> dict[str, Any]:
+def read_papers() -> dict[str, Any]:
     """The papers by the folder of their recipes, each with all its tables and figures."""
-    found: dict[str, Any] = tomllib.loads((folder() / "papers.toml").read_text(encoding="utf-8"))
+    found: dict[str, Any] = tomllib.loads(
+        (recipes_folder() / "papers.toml").read_text(encoding="utf-8")
+    )
     return found
 
 
-def state(item: dict[str, Any], mine: list[Recipe]) -> str:
+def recipe_status(item: dict[str, Any], mine: list[Recipe]) -> str:
     """Whether a table or figure can be run: ready, in part, not yet, or nothing to run."""
     if not item.get("run", True):
         return "nothing to run"
@@ -277,15 +282,15 @@ def last_columns(mine: list[Recipe]) -> list[str]:
         ", ".join(each.name for each in mine),
         ", ".join(f"{each.minutes['quick']:g} min" for each in mine),
         ", ".join(f"{each.minutes['full']:g} min" for each in mine),
-        ", ".join(" and ".join(done(each)) or "-" for each in mine),
+        ", ".join(" and ".join(measured_modes(each)) or "-" for each in mine),
     ]
 
 
-def done(recipe: Recipe) -> list[str]:
+def measured_modes(recipe: Recipe) -> list[str]:
     """The modes in which a recipe was measured, and of how many of its entries."""
     found = []
     for mode in MODES:
         if mode in recipe.measured:
-            have, want = len(recipe.measured[mode]["entries"]), len(recipe.chosen(mode))
+            have, want = len(recipe.measured[mode]["entries"]), len(recipe.select_entries(mode))
             found.append(mode if have == want else f"{mode} ({have} of {want})")
     return found

@@ -160,7 +160,7 @@ def convert_setting(setting: Setting, text: str) -> Any:
         if text.lower() in ("true", "false"):
             return text.lower() == "true"
         raise SettingError(f"`{setting.name}` must be true or false, got {text}")
-    kinds = {int: "a whole number", float: "a number", str: "a word"}
+    kinds = {int: "a whole number", float: "a number", str: "text"}
     try:
         value = setting.type(text)
         if setting.type is int and abs(value) >= 2**53:

@@ -58,7 +58,7 @@ def simulate(
             copies.use(Path(folder), resume=resume)
         return copies.complete(on_round)
     run = Run(algorithm, federation, task, wanted)
-    with run.spread(shards or 0, ray) if shards is not None or ray else nullcontext():
+    with run.use_ray(shards or 0, ray) if shards is not None or ray else nullcontext():
         if folder is not None:
             run.use(Path(folder), resume=resume)
         return run.complete(on_round)

@@ -52,7 +52,7 @@ class Job:
         return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-class Worker:
+class SweepProcess:
     """A process that does a job; what it says goes to a log file beside the job's folder."""
 
     def __init__(self, job: Job, threads: dict[str, str]) -> None:
@@ -79,29 +79,29 @@ class Worker:
             self.process.wait()
 
     @property
-    def complaint(self) -> str:
+    def last_error(self) -> str:
         """The last line that the process wrote, without the program's name."""
         lines = self.log.read_text(errors="replace").strip().splitlines()
         return lines[-1].removeprefix("coterie: ") if lines else "it was killed"
 
 
-def cores() -> int:
+def available_cores() -> int:
     """The cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-def share_of_cores(processes: int) -> dict[str, str]:
+def thread_limits(processes: int) -> dict[str, str]:
     """The environment of each of several processes that compute at the same time: its threads.
 
     Who has asked for fewer, by `OMP_NUM_THREADS`, gets these.
     """
-    share, wish = max(1, cores() // processes), os.environ.get("OMP_NUM_THREADS", "")
+    share, wish = max(1, available_cores() // processes), os.environ.get("OMP_NUM_THREADS", "")
     return dict.fromkeys(THREADS, str(min(share, int(wish)) if wish.isdecimal() else share))
 
 
-def sweep(
+def run_jobs(
     jobs: Sequence[Job], *, workers: int = 0, tell: Tell | None = None
 ) -> list[dict[str, Any]]:
     """Do all jobs, `workers` at a time (0: one for each core); the outcomes in order.
@@ -109,18 +109,18 @@ def sweep(
     Every job is checked before the first one begins. A job that fails does not stop the others; the
     failures are reported together at the end. Ctrl-C lets every run leave its checkpoint.
     """
-    totals = {job: check(job) for job in jobs}
+    totals = {job: check_job(job) for job in jobs}
     waiting = [job for job in jobs if job.result is None]
     # Only runs that go on are looked at again: the files of the others do not change.
     rounds = {job: total if job.result else job.rounds_done for job, total in totals.items()}
-    workers = min(workers or cores(), max(1, len(waiting)))
-    threads = share_of_cores(workers)
-    running: list[Worker] = []
-    failed: list[Worker] = []
+    workers = min(workers or available_cores(), max(1, len(waiting)))
+    threads = thread_limits(workers)
+    running: list[SweepProcess] = []
+    failed: list[SweepProcess] = []
     try:
         while waiting or running:
             while waiting and len(running) < workers:
-                running.append(Worker(waiting.pop(0), threads))
+                running.append(SweepProcess(waiting.pop(0), threads))
             time.sleep(POLL_SECONDS)
             rounds |= {worker.job: worker.job.rounds_done for worker in running}
             failed += [worker for worker in running if worker.process.poll() not in (None, 0)]
@@ -134,22 +134,22 @@ def sweep(
         for worker in running:
             worker.end()
     if failed:
-        raise CoterieError(f"{len(failed)} of {len(jobs)} runs failed: {complaints(failed)}")
+        raise CoterieError(f"{len(failed)} of {len(jobs)} runs failed: {failure_text(failed)}")
     return [job.result or {} for job in jobs]
 
 
-def complaints(failed: Sequence[Worker]) -> str:
+def failure_text(failed: Sequence[SweepProcess]) -> str:
     """What went wrong in which runs; what many complain of is said once."""
     by_text: dict[str, list[str]] = {}
     for worker in failed:
-        by_text.setdefault(worker.complaint, []).append(" ".join(worker.job.words))
+        by_text.setdefault(worker.last_error, []).append(" ".join(worker.job.words))
     return "; ".join(
-        f"{first}{f' and {len(more)} more' if more else ''}: {complaint}"
-        for complaint, (first, *more) in by_text.items()
+        f"{first}{f' and {len(more)} more' if more else ''}: {error}"
+        for error, (first, *more) in by_text.items()
     )
 
 
-def check(job: Job) -> int:
+def check_job(job: Job) -> int:
     """The rounds of a job; refuse words that cannot be run, and a folder with another run."""
     plan = make_plan(list(job.words))
     if (job.folder / "config.json").exists():

@@ -37,21 +37,21 @@ class TensorBoard:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            raise missing("tensorboard", "tensorboard") from None
+            raise missing_package("tensorboard", "tensorboard") from None
         self.writer = SummaryWriter(str(folder), purge_step=rounds + 1 if rounds else None)
 
     def begin(self, config: dict[str, Any]) -> None:
-        lines = [f"| {name} | {value} |" for name, value in settings(config).items()]
+        lines = [f"| {name} | {value} |" for name, value in all_settings(config).items()]
         self.writer.add_text(
             "settings", "\n".join(["| setting | value |", "| --- | --- |", *lines])
         )
 
     def round(self, record: Record) -> None:
-        for name, value in numbers(record).items():
+        for name, value in record_numbers(record).items():
             self.writer.add_scalar(name, value, record["round"])
 
     def end(self, result: dict[str, Any]) -> None:
-        for name, value in finite(result["metrics"]).items():
+        for name, value in finite_values(result["metrics"]).items():
             self.writer.add_scalar(f"end/{name}", value, result["rounds"])
         self.writer.close()
 
@@ -63,7 +63,7 @@ class MLflow:
         try:
             import mlflow
         except ImportError:
-            raise missing("mlflow", "mlflow") from None
+            raise missing_package("mlflow", "mlflow") from None
         try:
             self.client = mlflow.MlflowClient()
             known = self.client.get_experiment_by_name("coterie")
@@ -73,20 +73,20 @@ class MLflow:
             raise CoterieError(f"MLflow cannot take down the run: {error}") from error
 
     def begin(self, config: dict[str, Any]) -> None:
-        for name, value in settings(config).items():
+        for name, value in all_settings(config).items():
             self.client.log_param(self.run, name, value)
 
     def round(self, record: Record) -> None:
-        for name, value in numbers(record).items():
+        for name, value in record_numbers(record).items():
             self.client.log_metric(self.run, name, value, step=record["round"])
 
     def end(self, result: dict[str, Any]) -> None:
-        for name, value in finite(result["metrics"]).items():
+        for name, value in finite_values(result["metrics"]).items():
             self.client.log_metric(self.run, f"end/{name}", value)
         self.client.set_terminated(self.run)
 
 
-def tracker(word: str, folder: Path, rounds: int = 0) -> Tracker:
+def make_tracker(word: str, folder: Path, rounds: int = 0) -> Tracker:
     """The tracker that a word names: `mlflow`, or `tensorboard` with a folder behind a colon.
 
     `folder` is that of the run: it names it, and holds TensorBoard's files where none is given.
@@ -102,24 +102,24 @@ def tracker(word: str, folder: Path, rounds: int = 0) -> Tracker:
     )
 
 
-def settings(config: dict[str, Any]) -> dict[str, Any]:
+def all_settings(config: dict[str, Any]) -> dict[str, Any]:
     """Every setting of a run, its algorithm and its federation."""
     names = {"algorithm": config["algorithm"], "federation": config["federation"]}
     return {**names, **config["settings"]}
 
 
-def numbers(record: Record) -> dict[str, float]:
+def record_numbers(record: Record) -> dict[str, float]:
     """The numbers of a round that was evaluated; none of another."""
     if not record["metrics"]:
         return {}
     also = ("seconds", "bytes_down", "bytes_up", "answered")
-    return finite(record["metrics"]) | {name: float(record[name]) for name in also}
+    return finite_values(record["metrics"]) | {name: float(record[name]) for name in also}
 
 
-def finite(values: dict[str, float]) -> dict[str, float]:
+def finite_values(values: dict[str, float]) -> dict[str, float]:
     """Those that can be drawn."""
     return {name: float(value) for name, value in values.items() if math.isfinite(value)}
 
 
-def missing(name: str, package: str) -> SettingError:
+def missing_package(name: str, package: str) -> SettingError:
     return SettingError(f"--track {name} needs the package {package}: pip install 'coterie[track]'")

@@ -1,78 +1,82 @@
-"""How a run over a network is judged: every client scores on its own data, and sends sums."""
+"""Scoring over a network: every client scores itself on its own data, and sends sums."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from coterie.core.algorithm import Algorithm, Serving
-from coterie.core.task import summary
-from coterie.engine.simulator import Simulator
-from coterie.evaluation.evaluator import Evaluator, Judged, has_losses, on_a_map
+from coterie.core.algorithm import Serving
+from coterie.core.clients import Clients
+from coterie.core.task import task_metrics
+from coterie.evaluation.client_map import compares_losses
+from coterie.evaluation.scoring import Evaluation, SampleClusters
 from coterie.flower.clients import Network
 
 
-class NetworkEvaluator(Evaluator):
-    """Judges states of a run whose data are elsewhere.
+class NetworkScorer:
+    """Scores models on data that stay with the clients.
 
     Models that clients make for themselves, and the clusters of their samples, do not leave them.
     """
 
-    def __init__(self, algorithm: Algorithm[Any], network: Network) -> None:
-        self.algorithm = algorithm
-        self.federation = network.federation
-        self.train = network
+    def __init__(self, network: Network) -> None:
         self.network = network
-        self.protocol = "train-loss"
-        # What stands for a simulator of the test samples is never asked for any.
-        self.test = SimpleNamespace(samples=network.samples) if network.tested else None  # type: ignore[assignment]
-        self._map: tuple[Tensor, Tensor] | None = None  # who is on the map, and by what
+        self._map: tuple[Tensor, Tensor] | None = None  # ids of clients, and what places them
 
-    def judge(self, state: tuple[Tensor, ...]) -> Judged:
-        """The clients on their test samples, or where they have none on those they trained on."""
-        serving = self.serve(state, self.train)
-        kind = "losses" if has_losses(serving) else "gradients"
-        return self._asked(serving, "train" if self.test is None else "test", kind)
+    @property
+    def tested(self) -> bool:
+        return self.network.tested
+
+    def clients(self, part: str) -> Clients:
+        return self.network.at("serve")
+
+    def sizes(self, part: str) -> Tensor:
+        return self.network.sizes
+
+    def score(
+        self,
+        serving: Serving,
+        part: str,
+        *,
+        samples_of: Tensor | None = None,
+        with_map: bool = False,
+    ) -> Evaluation:
+        """Each client's sums on a part of its data; those that do not answer are left out."""
+        assert samples_of is None, "a client of a network has only its own samples"
+        ids, answer = self._ask(serving, part, with_map)
+        answered = torch.isin(serving.ids, ids)
+        serving = serving._replace(ids=serving.ids[answered], cluster=serving.cluster[answered])
+        quality = task_metrics(self.network.task, answer.scores)
+        if serving.label is None:
+            return Evaluation(serving, quality)
+        # As many samples of each kind as there are, client after client.
+        counts = answer.counts.flatten(1)
+        pairs = counts.nonzero()
+        repeats, classes = counts[pairs[:, 0], pairs[:, 1]], answer.counts.shape[2]
+        found, true = (
+            torch.repeat_interleave(side, repeats)
+            for side in (pairs[:, 1] // classes, pairs[:, 1] % classes)
+        )
+        return Evaluation(serving, quality, SampleClusters(found, true, counts.sum(1)))
 
     def own_models(self, serving: Serving) -> Tensor:
         return serving.models
 
-    def labels(self, serving: Serving) -> Tensor | None:
+    def sample_labels(self, serving: Serving) -> Tensor | None:
         return None
 
-    def map(self, serving: Serving) -> tuple[str, Tensor]:
-        """A point for each client; one that did not answer is in the middle."""
-        if self._map is None:  # a run that was complete goes on
-            self._asked(serving, "train", "losses" if has_losses(serving) else "gradients")
+    def map_rows(self, serving: Serving) -> tuple[Tensor, Tensor]:
+        """What came with the last evaluation; asked for only where there was none."""
+        if self._map is None:  # a run that was complete is resumed
+            self._ask(serving, "train", with_map=True)
         assert self._map is not None
-        ids, rows = self._map
-        what, found = on_a_map(rows, has_losses(serving))
-        points = found.mean(0).repeat(len(self.network.names), 1)
-        points[ids] = found
-        return what, points[serving.ids]
+        return self._map
 
-    def _score(self, serving: Serving, on: Simulator) -> Judged:
-        return self._asked(serving, "train" if on is self.train else "test", "")
-
-    def _asked(self, serving: Serving, part: str, draws_map: str) -> Judged:
-        """Each client's sums on a part of its data; those that do not answer are left out."""
-        ids, answer = self.network.score(serving, part, draws_map)
-        if draws_map:
+    def _ask(self, serving: Serving, part: str, with_map: bool) -> tuple[Tensor, Any]:
+        compared = "losses" if compares_losses(serving) else "gradients"
+        ids, answer = self.network.score(serving, part, compared if with_map else "")
+        if with_map:
             self._map = ids, answer.map
-        kept = torch.isin(serving.ids, ids)
-        serving = serving._replace(ids=serving.ids[kept], cluster=serving.cluster[kept])
-        quality = summary(self.network.task, answer.scores)
-        if serving.label is None:
-            return Judged(serving, quality)
-        # As many samples of each kind as there are, client after client.
-        pairs = answer.counts.flatten(1).nonzero()
-        count = answer.counts.flatten(1)[pairs[:, 0], pairs[:, 1]]
-        classes = answer.counts.shape[2]
-        found, true = (
-            torch.repeat_interleave(side, count)
-            for side in (pairs[:, 1] // classes, pairs[:, 1] % classes)
-        )
-        return Judged(serving, quality, found, true)
+        return ids, answer

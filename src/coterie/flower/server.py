@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from coterie.core.errors import CheckpointError, CoterieError
 from coterie.deploy.flwr_internals import shorten_fetch_waits
+from coterie.evaluation.evaluator import Evaluator
 from coterie.experiment.run import Run
 from coterie.files import to_json, write_text
-from coterie.flower.clients import Network
-from coterie.flower.evaluation import NetworkEvaluator
+from coterie.flower.clients import Network, join_network
+from coterie.flower.evaluation import NetworkScorer
 from coterie.flower.settings import App
 from coterie.version import __version__
 
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
 NETWORK = "network.json"  # in the run folder: the name of the run, and its clients
 
 
-def serve(grid: Grid, config: Mapping[str, Any], attempt: str) -> Run:
+def run_server(grid: Grid, config: Mapping[str, Any], attempt: str) -> Run:
     """Do the run that the settings of an app describe; `attempt` is Flower's name of it."""
-    app = App.of(config)
+    app = App.from_config(config)
     shorten_fetch_waits(app.network.timeout)
     out = Path(app.network.out)
     resume = app.network.resume
@@ -34,41 +35,41 @@ def serve(grid: Grid, config: Mapping[str, Any], attempt: str) -> Run:
         refuse_old_folder(out)
     before = known_clients(out) if resume else None
     run_name = before["run"] if before else secrets.token_hex(8)
-    network = Network(grid, app, run=run_name, attempt=attempt)
-    network.begin(*((before["clients"], before["sizes"]) if before else ()))
-    run = NetworkRun(app, network)
+    clients = dict(zip(before["clients"], before["sizes"], strict=True)) if before else None
+    network = join_network(grid, app, run=run_name, attempt=attempt, clients=clients)
+    run = network_run(app, network)
     run.use(out, resume=resume and (out / "config.json").exists())
     if not before:
-        sizes = network.samples.sizes.tolist()
+        sizes = network.sizes.tolist()
         facts = {"run": run_name, "clients": network.names, "sizes": sizes}
         write_text(out / NETWORK, to_json(facts) + "\n")
-    network.done = network.saved = run.rounds
+    network.rounds_done = network.rounds_saved = run.rounds
     run.complete()
     return run
 
 
-class NetworkRun(Run):
-    """A run whose clients are on a network."""
-
-    def __init__(self, app: App, network: Network) -> None:
-        plan = app.plan
-        config = {
-            "coterie": __version__,
-            "algorithm": plan.algorithm_name,
-            "federation": plan.federation_name,
-            "settings": app.config(),
-            "command": f"flwr run . --run-config 'out=\"{app.network.out}\"'",
-            "started": datetime.now().isoformat(timespec="seconds"),
-        }
-        super().__init__(
-            plan.algorithm,
-            network.federation,
-            network.task,
-            plan.settings,
-            config,
-            simulator=network,
-            evaluator=NetworkEvaluator(plan.algorithm, network),
-        )
+def network_run(app: App, network: Network) -> Run:
+    """The run of an app on the clients of a network."""
+    plan, federation = app.plan, network.federation
+    config = {
+        "coterie": __version__,
+        "algorithm": plan.algorithm_name,
+        "federation": plan.federation_name,
+        "settings": app.config(),
+        "command": f"flwr run . --run-config 'out=\"{app.network.out}\"'",
+        "started": datetime.now().isoformat(timespec="seconds"),
+    }
+    # Clients choose by their training data: nobody else may see what they are tested on.
+    evaluator = Evaluator(plan.algorithm, federation, NetworkScorer(network), "train-loss")
+    return Run(
+        plan.algorithm,
+        federation,
+        network.task,
+        plan.settings,
+        config,
+        population=network,
+        evaluator=evaluator,
+    )
 
 
 def known_clients(out: Path) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coterie.report.figures import Columns, Round
-from coterie.report.palette import OTHER, Label, colour, match, ordered
+from coterie.report.palette import OTHER, Label, colour, match_clusters, sort_labels
 
 # More layers or legend entries than this cannot be told apart; the rest is drawn as one.
 DRAWN = 24
@@ -26,7 +26,7 @@ class Grouping:
     true_colours: dict[Label, str]  # of the largest true clusters
 
 
-def grouping(
+def group_clusters(
     rounds: Sequence[Round], clients: Columns | None, samples: Columns | None = None
 ) -> Grouping:
     """Read the clusters off the last sizes, or off the clients where no round gave sizes.
@@ -43,11 +43,13 @@ def grouping(
     largest = sorted(found, key=lambda c: (-last.get(c, 0), c))[:DRAWN]
     # Thousands of clusters match a few arbitrarily, so there the true ones are coloured in order.
     indices = (
-        {t: i for i, t in enumerate(ordered(true))} if own or not true else match(cluster, true)
+        {t: i for i, t in enumerate(sort_labels(true))}
+        if own or not true
+        else match_clusters(cluster, true)
     )
     largest_true = [label for label, _ in Counter(true).most_common(DRAWN)]
     if samples:
-        indices = sample_match(samples)
+        indices = match_sample_clusters(samples)
         largest_true = list(indices)[:DRAWN]
     return Grouping(
         found=found,
@@ -60,7 +62,7 @@ def grouping(
     )
 
 
-def summary(columns: Columns, groups: Grouping) -> dict[str, Any]:
+def cluster_table(columns: Columns, groups: Grouping) -> dict[str, Any]:
     """One row for each found cluster: its clients, samples, means, and overlap with the truth.
 
     The columns of the truth are ordered as their matching rows, so that a right grouping is a
@@ -68,11 +70,11 @@ def summary(columns: Columns, groups: Grouping) -> dict[str, Any]:
     """
     cluster: list[Label] = columns["cluster"]
     true: list[Label] = columns.get("true") or []
-    matched = match(cluster, true) if true else {}
+    matched = match_clusters(cluster, true) if true else {}
     overlaps = Counter(zip(cluster, true, strict=True)) if true else Counter()
     truths = sorted(matched, key=lambda label: matched[label])
     rows = []
-    for label in ordered(cluster):
+    for label in sort_labels(cluster):
         inside = [row for row, other in enumerate(cluster) if other == label]
         rows.append(
             {
@@ -88,9 +90,9 @@ def summary(columns: Columns, groups: Grouping) -> dict[str, Any]:
     return {"truths": truths, "scored": columns.get("accuracy") is not None, "rows": rows}
 
 
-def sample_summary(samples: Columns) -> dict[str, Any]:
+def sample_table(samples: Columns) -> dict[str, Any]:
     """One row for each found cluster of samples: its size, its clients, and its true clusters."""
-    matched = sample_match(samples)
+    matched = match_sample_clusters(samples)
     truths = sorted(matched, key=lambda label: matched[label])
     places = [samples["true"].index(truth) for truth in truths]
     rows = [
@@ -106,7 +108,7 @@ def sample_summary(samples: Columns) -> dict[str, Any]:
     return {"truths": truths, "rows": rows}
 
 
-def sample_match(samples: Columns) -> dict[Label, int]:
+def match_sample_clusters(samples: Columns) -> dict[Label, int]:
     """Give every true cluster of samples the index of the found cluster it overlaps most."""
     true = samples.get("true") or []
     pairs = [

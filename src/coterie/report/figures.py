@@ -41,19 +41,19 @@ LABELS = {key: label for key, (label, *_) in (SCORES | ERRORS).items()}
 BOUNDED = {"autorangeoptions": {"clipmin": -1.02, "clipmax": 1.02}}
 
 
-def scores(rounds: Sequence[Round]) -> Figure | None:
+def score_curves(rounds: Sequence[Round]) -> Figure | None:
     """Metrics for which one is best, over the rounds; None where no round has any."""
-    return _titled(_lines(_metrics(rounds, SCORES), dict(BOUNDED)), "score")
+    return _with_title(_lines(_metrics(rounds, SCORES), dict(BOUNDED)), "score")
 
 
-def errors(rounds: Sequence[Round]) -> Figure | None:
+def error_curves(rounds: Sequence[Round]) -> Figure | None:
     """Metrics for which zero is best, over the rounds; None where no round has any."""
     traces = _metrics(rounds, ERRORS)
     title = "loss" if len(traces) == 1 else "loss and distance"
-    return _titled(_lines(traces, _error_axis), title)
+    return _with_title(_lines(traces, _error_axis), title)
 
 
-def by_cluster(rounds: Sequence[Round], key: str, drawn: Sequence[int]) -> Figure | None:
+def cluster_curves(rounds: Sequence[Round], key: str, drawn: Sequence[int]) -> Figure | None:
     """A metric of the clients of each cluster, over the rounds; None where none was recorded."""
     known = [(r["round"], (r.get("by_cluster") or {}).get(key) or []) for r in rounds]
     traces = []
@@ -62,10 +62,10 @@ def by_cluster(rounds: Sequence[Round], key: str, drawn: Sequence[int]) -> Figur
         dash = ("solid", "dash")[cluster // len(PALETTE) % 2]  # colours repeat, not both
         traces.append(curve(points, f"cluster {cluster}", colour(cluster), dash))
     shown = [trace for trace in traces if trace is not None]
-    return _titled(_lines(shown, dict(BOUNDED) if key == "accuracy" else _error_axis), key)
+    return _with_title(_lines(shown, dict(BOUNDED) if key == "accuracy" else _error_axis), key)
 
 
-def spread(groups: Mapping[str, Sequence[Sequence[Round]]], key: str) -> Figure | None:
+def mean_curves(groups: Mapping[str, Sequence[Sequence[Round]]], key: str) -> Figure | None:
     """A metric of several groups of runs: the mean of each, in a band of one standard deviation.
 
     A group is drawn over the rounds in which all of its runs have a value.
@@ -87,10 +87,10 @@ def spread(groups: Mapping[str, Sequence[Sequence[Round]]], key: str) -> Figure 
             traces.append(_band(numbers, means, [s**0.5 for s in squares], place, name))
         traces.append({**mean, "legendgroup": name})
     figure = _lines(traces, dict(BOUNDED) if key in SCORES else _error_axis)
-    return _titled(figure, LABELS.get(key, key))
+    return _with_title(figure, LABELS.get(key, key))
 
 
-def confusion(table: dict[str, Any], counted: str) -> Figure:
+def confusion_matrix(table: dict[str, Any], counted: str) -> Figure:
     """Found against true clusters; the page shows this as a table, a paper as a picture."""
     rows = table["rows"]
     overlaps = [row["overlaps"] for row in rows]
@@ -124,14 +124,14 @@ def confusion(table: dict[str, Any], counted: str) -> Figure:
     }
 
 
-def traffic(rounds: Sequence[Round]) -> Figure | None:
+def traffic_bars(rounds: Sequence[Round]) -> Figure | None:
     """Bytes down to and up from the clients, in each round; None where no round counted any."""
     ways = (("bytes_down", "to the clients", FIRST), ("bytes_up", "from the clients", SECOND))
     axis = {"tickformat": "~s", "ticksuffix": "B"}
     return _bars(rounds, ways, axis, "%{y:.3s}B")
 
 
-def seconds(rounds: Sequence[Round]) -> Figure | None:
+def time_bars(rounds: Sequence[Round]) -> Figure | None:
     """Seconds that each round took, evaluation included; None where no round was timed."""
     return _bars(rounds, (("seconds", "time", FIRST),), {"ticksuffix": " s"}, "%{y:.3g} s")
 
@@ -146,7 +146,7 @@ def curve(points: Points, name: str, hue: str, dash: str = "solid") -> Trace | N
         "mode": "lines+markers" if len(kept) <= 30 else "lines",
         "name": name,
         "x": [n for n, _ in kept],
-        "y": [short(y) for _, y in kept],
+        "y": [round_digits(y) for _, y in kept],
         "line": {"color": hue, "dash": dash, "width": 2},
         "marker": {"size": 6, "line": {"width": 0}},
         "hovertemplate": "%{y:.4~g}",
@@ -166,7 +166,7 @@ def round_axis(numbers: Sequence[int]) -> dict[str, Any]:
     return axis
 
 
-def short(value: float | None) -> float | None:
+def round_digits(value: float | None) -> float | None:
     """Five digits: finer than a screen shows, and they keep thousands of points small."""
     return None if value is None or not math.isfinite(value) else float(f"{value:.5g}")
 
@@ -202,7 +202,7 @@ def _lines(traces: list[Trace], axis: Any) -> Figure | None:
     }
 
 
-def _titled(figure: Figure | None, title: str) -> Figure | None:
+def _with_title(figure: Figure | None, title: str) -> Figure | None:
     """The same chart with a word at its vertical axis."""
     if figure is not None:
         figure["layout"]["yaxis"]["title"] = {"text": title}
@@ -220,8 +220,8 @@ def _band(
     numbers: list[int], means: list[float], width: list[float], place: int, name: str
 ) -> Trace:
     """One closed shape from the mean minus the deviation to the mean plus it."""
-    upper = [short(m + w) for m, w in zip(means, width, strict=True)]
-    lower = [short(m - w) for m, w in zip(means, width, strict=True)]
+    upper = [round_digits(m + w) for m, w in zip(means, width, strict=True)]
+    lower = [round_digits(m - w) for m, w in zip(means, width, strict=True)]
     return {
         "type": "scatter",
         "mode": "lines",
@@ -254,7 +254,7 @@ def _bars(
                 "type": "bar",
                 "name": name,
                 "x": numbers,
-                "y": [short(r.get(key) or 0) for r in counted],
+                "y": [round_digits(r.get(key) or 0) for r in counted],
                 "marker": {"color": hue, "line": {"width": 0}},
                 "hovertemplate": hover,
                 **({"width": 0.4} if len(counted) == 1 else {}),

@@ -6,61 +6,62 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from coterie import report
 from coterie.core.errors import SettingError
-from coterie.experiment.comparison import Outcome
+from coterie.evaluation.significance import ComparisonResults
 from coterie.files import write_text
-from coterie.report import Groups, RunFiles
+from coterie.report.comparison_page import Groups, group_runs, render_comparison
+from coterie.report.live_server import HOME, PORT, page_server
+from coterie.report.run_files import RunFiles, read_run
+from coterie.report.run_page import render_run
 
 
-def page(folders: Sequence[Path], *, place: Path | None = None, live: bool = False) -> str:
+def render_page(folders: Sequence[Path], *, place: Path | None = None, live: bool = False) -> str:
     """The page of one run, or of several.
 
     With `place`, the folder it will lie in, a page of several is linked to the pages of its runs.
     """
     if len(folders) == 1:
-        return report.render(folders[0], live)
-    groups = report.grouped([report.read(folder) for folder in folders])
-    outcome = outcome_of(groups)
-    tables = {federation: outcome.table(federation) for federation in groups}
-    return report.render_several(groups, tables, place, live)
+        return render_run(folders[0], live)
+    groups = group_runs([read_run(folder) for folder in folders])
+    results = results_of(groups)
+    tables = {federation: results.table(federation) for federation in groups}
+    return render_comparison(groups, tables, place, live)
 
 
 def write_page(folders: Sequence[Path], path: Path) -> Path:
     """Write the page of runs to `path`; it appears there whole or not at all."""
-    write_text(path, page(folders, place=path.parent))
+    write_text(path, render_page(folders, place=path.parent))
     return path
 
 
-def watch(folders: Sequence[Path], port: int | None, tell: Callable[[str], None]) -> None:
+def serve_page(folders: Sequence[Path], port: int | None, tell: Callable[[str], None]) -> None:
     """Serve the page of runs to browsers on this machine until Ctrl-C; `tell` gets its address."""
     if port is not None and not 0 <= port <= 65535:
         raise SettingError(f"--port must be between 0 and 65535, got {port}")
     try:
-        server = report.server(
-            folders, lambda: page(folders, live=True), report.PORT if port is None else port
+        server = page_server(
+            folders, lambda: render_page(folders, live=True), PORT if port is None else port
         )
     except OSError as error:
         raise SettingError(
-            f"cannot serve on port {port or report.PORT}: {error.strerror}; "
-            "give another one with --port"
+            f"cannot serve on port {port or PORT}: {error.strerror}; give another one with --port"
         ) from error
     with server, suppress(KeyboardInterrupt):
-        tell(f"http://{report.HOME}:{server.server_port}/")
+        tell(f"http://{HOME}:{server.server_port}/")
         server.serve_forever()
 
 
-def outcome_of(groups: Groups) -> Outcome:
+def results_of(groups: Groups) -> ComparisonResults:
     """The metrics of grouped runs, paired by seed."""
-    return Outcome(
+    return ComparisonResults(
         {
-            federation: {label: by_seed(runs) for label, runs in labels.items()}
+            federation: {label: metrics_by_seed(runs) for label, runs in labels.items()}
             for federation, labels in groups.items()
         }
     )
 
 
-def by_seed(runs: Sequence[RunFiles]) -> dict[tuple[int | None, int], dict[str, float]]:
+def metrics_by_seed(runs: Sequence[RunFiles]) -> dict[tuple[int | None, int], dict[str, float]]:
     """The known metrics of runs by (seed, how many runs of that seed came before)."""
     metrics: dict[tuple[int | None, int], dict[str, float]] = {}
     for run in runs:

@@ -37,7 +37,7 @@ def colour(cluster: Label) -> str:
     return PALETTE[cluster % len(PALETTE)]
 
 
-def ordered(labels: Sequence[Label]) -> list[Label]:
+def sort_labels(labels: Sequence[Label]) -> list[Label]:
     """Distinct labels: numbers in order, then words in order, then the missing one."""
     return sorted(
         set(labels),
@@ -50,14 +50,14 @@ def ordered(labels: Sequence[Label]) -> list[Label]:
     )
 
 
-def match(found: Sequence[Label], true: Sequence[Label]) -> dict[Label, int]:
+def match_clusters(found: Sequence[Label], true: Sequence[Label]) -> dict[Label, int]:
     """Give every true cluster the index of the found cluster it overlaps most, each index once.
 
     True clusters are numbered by the data and found ones by chance, so without this a perfect
     grouping would change all its colours between the two views. True clusters left over take
     indices that no found cluster has.
 
-    >>> match([1, 1, 0, 0], ["a", "a", "b", "b"])
+    >>> match_clusters([1, 1, 0, 0], ["a", "a", "b", "b"])
     {'a': 1, 'b': 0}
     """
     overlaps = Counter(zip(found, true, strict=True))
@@ -66,8 +66,8 @@ def match(found: Sequence[Label], true: Sequence[Label]) -> dict[Label, int]:
         if isinstance(cluster, int) and cluster not in matched.values():
             matched.setdefault(label, cluster)
     unused = max((cluster for cluster in found if isinstance(cluster, int)), default=-1) + 1
-    for label in ordered(true):
+    for label in sort_labels(true):
         if label not in matched:
             matched[label] = unused
             unused += 1
-    return {label: matched[label] for label in ordered(true)}
+    return {label: matched[label] for label in sort_labels(true)}

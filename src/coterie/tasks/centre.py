@@ -34,7 +34,7 @@ class Centre(NetworkTask):
     def targets(self, y: Tensor) -> Tensor:
         return y
 
-    def check(self, x: Tensor, y: Tensor) -> None:
+    def check_samples(self, x: Tensor, y: Tensor) -> None:
         """Refuse samples of another dimension."""
         found = x[0].numel()
         if found != self.features:

@@ -28,7 +28,7 @@ class Classification(NetworkTask):
         flat = F.cross_entropy(logits, y.reshape(-1, samples), reduction="none")
         return flat.view(y.shape)
 
-    def slopes(self, output: Tensor, y: Tensor) -> Tensor:
+    def output_gradients(self, output: Tensor, y: Tensor) -> Tensor:
         """softmax - 1 at the label."""
         slopes = torch.softmax(output, 1)
         return slopes.scatter_add_(1, y[:, None], slopes.new_full((), -1).expand_as(y[:, None]))
@@ -36,7 +36,7 @@ class Classification(NetworkTask):
     def targets(self, y: Tensor) -> Tensor:
         return y.long()
 
-    def check(self, x: Tensor, y: Tensor) -> None:
+    def check_samples(self, x: Tensor, y: Tensor) -> None:
         """Refuse data that this network cannot learn from."""
         if y.dim() != 1 or (y.is_floating_point() and bool((y != y.round()).any())):
             raise DataError("labels must be whole numbers from 0; for real targets use Regression")
@@ -64,7 +64,7 @@ class Classification(NetworkTask):
         hits = tally(y, weight * (guess == y))
         return torch.cat([samples, loss, hits, tally(guess, weight), tally(y, weight)], 1)
 
-    def numbers(self, scores: Tensor) -> dict[str, Tensor]:
+    def metrics(self, scores: Tensor) -> dict[str, Tensor]:
         """Accuracy, F1 and loss from the sums of `score`."""
         samples, loss = scores[:, 0], scores[:, 1]
         hits, guessed, labelled = scores[:, 2:].chunk(3, dim=1)

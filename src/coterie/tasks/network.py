@@ -70,7 +70,7 @@ class NetworkTask(ABC):
     def losses(self, output: Tensor, y: Tensor) -> Tensor:
         """The loss of every sample: outputs [..., n, c] and targets [..., n] give [..., n]."""
 
-    def slopes(self, output: Tensor, y: Tensor) -> Tensor:
+    def output_gradients(self, output: Tensor, y: Tensor) -> Tensor:
         """The derivative of every sample's loss by its outputs [m, c, n], features first.
 
         A task that can write it down is faster than this, which asks automatic differentiation.
@@ -86,7 +86,7 @@ class NetworkTask(ABC):
         loss = (self.losses(output, y).double() * weight).sum(1)
         return torch.stack([weight.sum(1), loss], 1)
 
-    def numbers(self, scores: Tensor) -> dict[str, Tensor]:
+    def metrics(self, scores: Tensor) -> dict[str, Tensor]:
         """The mean loss."""
         return {"loss": scores[:, 1] / scores[:, 0]}
 

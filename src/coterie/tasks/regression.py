@@ -46,14 +46,14 @@ class Regression(NetworkTask):
         """Squared errors of all samples: outputs [..., n, 1], targets [..., n] give [..., n]."""
         return (output.squeeze(-1) - y).square()
 
-    def slopes(self, output: Tensor, y: Tensor) -> Tensor:
+    def output_gradients(self, output: Tensor, y: Tensor) -> Tensor:
         """Twice the error."""
         return 2 * (output - y[:, None])
 
     def targets(self, y: Tensor) -> Tensor:
         return y.to(self.layout.dtype)
 
-    def check(self, x: Tensor, y: Tensor) -> None:
+    def check_samples(self, x: Tensor, y: Tensor) -> None:
         """Refuse data that this network cannot learn from."""
         outputs = self.probe(x[:2]).shape[1]
         if outputs != 1 or y.dim() != 1:

@@ -9,7 +9,7 @@ import pytest
 
 from coterie.core.errors import DataError
 from coterie.data.sources import archives
-from coterie.data.sources.archives import members, npm_package, web_archive
+from coterie.data.sources.archives import npm_package, read_members, web_archive
 
 
 def packed(path, files, links=()):
@@ -29,14 +29,14 @@ def test_nothing_is_written_wherever_the_names_point(tmp_path):
     inner = tmp_path / "inner"
     inner.mkdir()
     archive = packed(inner / "a.tgz", {"../evil": b"1", "/tmp/evil": b"2", "good": b"3"})
-    assert members(archive, ["good"]) == {"good": b"3"}
+    assert read_members(archive, ["good"]) == {"good": b"3"}
     assert [path.name for path in tmp_path.rglob("*")] == ["inner", "a.tgz"]
 
 
 def test_a_link_is_not_a_file(tmp_path):
     archive = packed(tmp_path / "a.tgz", {"x": b"1"}, [("good", "/etc/passwd")])
     with pytest.raises(DataError, match=r"a.tgz lacks the plain file good"):
-        members(archive, ["good", "x"])
+        read_members(archive, ["good", "x"])
 
 
 @pytest.mark.parametrize("spoil", [lambda data: data[:-30], lambda data: b"<html>", lambda _: b""])
@@ -44,7 +44,7 @@ def test_a_broken_archive_is_refused(tmp_path, spoil):
     archive = packed(tmp_path / "a.tgz", {"good": os.urandom(5000)})
     archive.write_bytes(spoil(archive.read_bytes()))
     with pytest.raises(DataError, match=r"a.tgz"):
-        members(archive, ["good"])
+        read_members(archive, ["good"])
 
 
 def placed(folder, files):
@@ -55,10 +55,10 @@ def placed(folder, files):
 def test_an_archive_that_was_placed_by_hand_is_used_and_kept(tmp_path):
     archive = packed(tmp_path / "a.tgz", {"good": b"3"})
     digest = hashlib.sha256(archive.read_bytes()).hexdigest()
-    origin = web_archive(
-        "http://127.0.0.1:9/a.tgz", digest, lambda path: members(path, ["good"]), placed
+    mirror = web_archive(
+        "http://127.0.0.1:9/a.tgz", digest, lambda path: read_members(path, ["good"]), placed
     )
-    origin.fetch(tmp_path, print)
+    mirror.fetch(tmp_path, print)
     assert (tmp_path / "good").read_bytes() == b"3"
     assert archive.exists()
 
@@ -67,10 +67,10 @@ def test_an_archive_that_was_downloaded_is_removed_when_it_is_unpacked(tmp_path,
     shelf.files["a.tgz"] = packed(tmp_path / "served", {"good": b"3"}).read_bytes()
     digest = hashlib.sha256(shelf.files["a.tgz"]).hexdigest()
     (tmp_path / "data").mkdir()
-    origin = web_archive(
-        f"{shelf.address}a.tgz", digest, lambda path: members(path, ["good"]), placed
+    mirror = web_archive(
+        f"{shelf.address}a.tgz", digest, lambda path: read_members(path, ["good"]), placed
     )
-    origin.fetch(tmp_path / "data", print)
+    mirror.fetch(tmp_path / "data", print)
     assert [path.name for path in (tmp_path / "data").iterdir()] == ["good"]
 
 

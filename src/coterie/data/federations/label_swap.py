@@ -16,8 +16,8 @@ from coterie.core import seeds
 from coterie.core.errors import SettingError
 from coterie.core.settings import setting
 from coterie.core.validate import at_least
-from coterie.data import sources, splits
-from coterie.data.federation import Federation, Samples, check_share, split_parts
+from coterie.data import partition, sources
+from coterie.data.federation import Federation, Samples, check_train_share, split_parts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class LabelSwapMnist:
     alpha: float = setting(
         1.0, "Dirichlet concentration of the classes; 0: the same classes everywhere"
     )
-    samples: int = setting(0, "samples that are dealt out in all; 0: all 60,000")
+    samples: int = setting(0, "samples of all clients together; 0: all 60,000")
     train_share: float = setting(0.8, "share of a client's samples that it trains on")
 
     class_count: ClassVar[int] = 10
@@ -50,14 +50,16 @@ class LabelSwapMnist:
         at_least(self, "groups", 1)
         at_least(self, "alpha", 0)
         at_least(self, "samples", 0)
-        check_share(self)
+        check_train_share(self)
         if self.groups > 4:
             raise SettingError(
                 f"`groups` of {type(self).__name__} must be at most 4, got {self.groups}"
             )
 
     def build(self, seed: int) -> Federation:
-        return label_swapped(self, *sources.load_mnist("train"), seed, name="label-swap-mnist")
+        return label_swap_federation(
+            self, *sources.load_mnist("train"), seed, name="label-swap-mnist"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,15 +67,15 @@ class LabelSwapFashion(LabelSwapMnist):
     """Fashion-MNIST on clients that each swap two labels, another two in every cluster."""
 
     def build(self, seed: int) -> Federation:
-        return label_swapped(
+        return label_swap_federation(
             self, *sources.load_fashion_mnist("train"), seed, name="label-swap-fashion"
         )
 
 
-def label_swapped(
+def label_swap_federation(
     settings: LabelSwapMnist, images: Tensor, labels: Tensor, seed: int, *, name: str
 ) -> Federation:
-    """Images dealt out to clients, with two labels of each client's cluster swapped."""
+    """Images split among clients, with two labels of each client's cluster swapped."""
     if settings.samples > len(labels):
         raise SettingError(
             f"`samples` of {type(settings).__name__} must be at most {len(labels)}, "
@@ -84,17 +86,17 @@ def label_swapped(
         images, labels = images[order[: settings.samples]], labels[order[: settings.samples]]
     generator = seeds.generator(seed, "deal")
     if settings.alpha:
-        parts = splits.dirichlet(labels, settings.clients, settings.alpha, generator)
+        parts = partition.dirichlet(labels, settings.clients, settings.alpha, generator)
     else:
-        parts = splits.iid(labels, settings.clients, generator)
+        parts = partition.iid(labels, settings.clients, generator)
     cluster = torch.arange(settings.clients) * settings.groups // settings.clients
     swapped = labels.clone()
     for p, part in zip(cluster.tolist(), parts, strict=True):
-        swapped[part] = swap(labels[part], p, 8 - p)
+        swapped[part] = swap_labels(labels[part], p, 8 - p)
     train, test = split_parts(parts, settings.train_share, seed)
     return Federation(
-        Samples.picked(images, swapped, train),
-        Samples.picked(images, swapped, test),
+        Samples.select(images, swapped, train),
+        Samples.select(images, swapped, test),
         cluster,
         name=name,
         class_count=settings.class_count,
@@ -102,10 +104,10 @@ def label_swapped(
     )
 
 
-def swap(labels: Tensor, one: int, other: int) -> Tensor:
+def swap_labels(labels: Tensor, one: int, other: int) -> Tensor:
     """Labels with two of them exchanged.
 
-    >>> swap(torch.tensor([0, 1, 8]), 0, 8).tolist()
+    >>> swap_labels(torch.tensor([0, 1, 8]), 0, 8).tolist()
     [8, 1, 0]
     """
     return torch.where(labels == one, other, torch.where(labels == other, one, labels))

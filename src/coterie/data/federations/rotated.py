@@ -19,7 +19,7 @@ from coterie.core.errors import SettingError
 from coterie.core.settings import setting
 from coterie.core.validate import at_least, at_least_as_many
 from coterie.data import sources
-from coterie.data.federation import Federation, Samples, check_share, split_parts
+from coterie.data.federation import Federation, Samples, check_train_share, split_parts
 
 Load = Callable[[str], tuple[Tensor, Tensor]]  # part -> images [n, h, w, ...], labels [n]
 
@@ -46,17 +46,17 @@ class RotatedDigits:
 
     def __post_init__(self) -> None:
         check_rotated(self)
-        check_share(self)
+        check_train_share(self)
 
     def build(self, seed: int) -> Federation:
-        whole, cluster = dealt(self, *sources.load_digits(), seed, fewest=2)
+        whole, cluster = split_rotated_images(self, *sources.load_digits(), seed, fewest=2)
         parts = [
             torch.arange(*pair) for pair in zip(whole.offsets, whole.offsets[1:], strict=False)
         ]
         train, test = split_parts(parts, self.train_share, seed)
         return Federation(
-            Samples.picked(whole.x, whole.y, train),
-            Samples.picked(whole.x, whole.y, test),
+            Samples.select(whole.x, whole.y, train),
+            Samples.select(whole.x, whole.y, test),
             cluster,
             name="rotated-digits",
             class_count=self.class_count,
@@ -86,15 +86,15 @@ class RotatedMnist:
         check_rotated(self)
 
     def build(self, seed: int) -> Federation:
-        return rotated(self, sources.load_mnist, seed, name="rotated-mnist")
+        return rotated_federation(self, sources.load_mnist, seed, name="rotated-mnist")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RotatedFashion(RotatedMnist):
-    """Fashion-MNIST rotated by multiples of 90 degrees, dealt out like rotated MNIST."""
+    """Fashion-MNIST rotated by multiples of 90 degrees, split like rotated MNIST."""
 
     def build(self, seed: int) -> Federation:
-        return rotated(self, sources.load_fashion_mnist, seed, name="rotated-fashion")
+        return rotated_federation(self, sources.load_fashion_mnist, seed, name="rotated-fashion")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,13 +127,13 @@ class RotatedCifar:
             raise SettingError("`rotations` of RotatedCifar must be 1, 2 or 4, got 3")
 
     def build(self, seed: int) -> Federation:
-        return rotated(self, sources.load_cifar10, seed, name="rotated-cifar")
+        return rotated_federation(self, sources.load_cifar10, seed, name="rotated-cifar")
 
 
-Rotated = RotatedDigits | RotatedMnist | RotatedCifar
+RotatedSettings = RotatedDigits | RotatedMnist | RotatedCifar
 
 
-def check_rotated(settings: Rotated) -> None:
+def check_rotated(settings: RotatedSettings) -> None:
     """The rules that rotated federations share."""
     at_least(settings, "clients", 1)
     at_least(settings, "samples", 0)
@@ -145,15 +145,19 @@ def check_rotated(settings: Rotated) -> None:
     at_least_as_many(settings, "clients", "rotations")
 
 
-def rotated(settings: Rotated, load: Load, seed: int, *, name: str) -> Federation:
+def rotated_federation(
+    settings: RotatedSettings, load: Load, seed: int, *, name: str
+) -> Federation:
     """Training machines, and test machines of the same size that are unseen in training."""
-    train, cluster = dealt(settings, *load("train"), seed, fewest=1)
+    train, cluster = split_rotated_images(settings, *load("train"), seed, fewest=1)
     # Contiguous pieces of the test images in their own order.
     size = int(train.sizes[0])
     images, labels = load("test")
     machines = max(1, len(labels) // size)
     cut = min(size, len(labels)) * machines
-    images_by_rotation = [turn(images[:cut], quarters) for quarters in turns(settings.rotations)]
+    images_by_rotation = [
+        rotate(images[:cut], quarters) for quarters in quarter_turns(settings.rotations)
+    ]
     test = Samples(
         torch.cat(images_by_rotation),
         labels[:cut].repeat(settings.rotations),
@@ -172,10 +176,10 @@ def rotated(settings: Rotated, load: Load, seed: int, *, name: str) -> Federatio
     )
 
 
-def dealt(
-    settings: Rotated, images: Tensor, labels: Tensor, seed: int, *, fewest: int
+def split_rotated_images(
+    settings: RotatedSettings, images: Tensor, labels: Tensor, seed: int, *, fewest: int
 ) -> tuple[Samples, Tensor]:
-    """Rotated images dealt out to clients, and the rotation of each client."""
+    """Rotated images split among clients, and the rotation of each client."""
     m, rotations = settings.clients, settings.rotations
     per_rotation = torch.bincount(torch.arange(m) % rotations)  # clients in each
     busiest = int(per_rotation.max())
@@ -193,21 +197,21 @@ def dealt(
         )
     x, y = [], []
     for r, (count, quarters) in enumerate(
-        zip(per_rotation.tolist(), turns(rotations), strict=True)
+        zip(per_rotation.tolist(), quarter_turns(rotations), strict=True)
     ):
         order = torch.randperm(len(labels), generator=seeds.generator(seed, "deal", r))
         rows = order[: count * n]
-        x.append(turn(images[rows], quarters))
+        x.append(rotate(images[rows], quarters))
         y.append(labels[rows])
     cluster = torch.arange(rotations).repeat_interleave(per_rotation)
     return Samples(torch.cat(x), torch.cat(y), torch.arange(m + 1) * n), cluster
 
 
-def turns(rotations: int) -> list[int]:
+def quarter_turns(rotations: int) -> list[int]:
     """Quarter turns of each rotation: two rotations are upright and upside down."""
     return [0, 2] if rotations == 2 else list(range(rotations))
 
 
-def turn(images: Tensor, quarters: int) -> Tensor:
+def rotate(images: Tensor, quarters: int) -> Tensor:
     """Images [n, h, w] or [n, h, w, 3] rotated by so many quarter turns."""
     return torch.rot90(images, quarters, (1, 2))

@@ -20,7 +20,7 @@ from coterie.core.settings import setting
 from coterie.core.validate import above, at_least
 from coterie.data import sources
 from coterie.data.federation import Federation, Samples
-from coterie.data.federations.rotated import turn
+from coterie.data.federations.rotated import rotate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +157,7 @@ class MnistDigitRotations:
         order = torch.randperm(len(images), generator=generator)
         x = images[sample_pools([order] * 4, label, generator)]
         for r in range(4):
-            x[label == r] = turn(x[label == r], r)
+            x[label == r] = rotate(x[label == r], r)
         return sample_cluster_federation(self, x, label, name="mnist-digit-rotations")
 
 

@@ -12,12 +12,12 @@ import torch
 from coterie.core import seeds
 from coterie.core.settings import setting
 from coterie.core.validate import at_least, at_least_as_many
-from coterie.data.federation import Federation, Samples, check_share, split_cut, split_order
+from coterie.data.federation import Federation, Samples, check_train_share, split_cut, split_order
 
 FEATURES, CLASSES = 60, 10
 PIECE = 16_384  # rows that are drawn at once, so that a client of half a million takes no room
 
-Drawn = Iterator[tuple[int, np.ndarray, np.ndarray]]  # client, features [n, 60], labels [n]
+DrawnRows = Iterator[tuple[int, np.ndarray, np.ndarray]]  # client, features [n, 60], labels [n]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,25 +47,25 @@ class FpfcSynthetic:
         at_least(self, "clients", 1)
         at_least(self, "groups", 1)
         at_least(self, "most", 0)
-        check_share(self)
+        check_train_share(self)
         at_least_as_many(self, "clients", "groups")
 
     def build(self, seed: int) -> Federation:
         rng = np.random.default_rng(seeds.derive(seed, "fpfc-synthetic"))
-        sizes = capped(5 * heavy_tailed(rng, self.clients), self.most)
+        sizes = cap_sizes(5 * heavy_tailed_sizes(rng, self.clients), self.most)
         cluster = np.arange(self.clients) * self.groups // self.clients
         mean = rng.normal(size=self.groups)
         weight = rng.normal(mean[:, None, None], 1, (self.groups, CLASSES, FEATURES))
         bias = rng.normal(mean[:, None], 1, (self.groups, CLASSES))
 
-        def drawn() -> Drawn:
+        def drawn() -> DrawnRows:
             for i, c in enumerate(cluster):
-                for n in pieces(sizes[i]):
+                for n in piece_sizes(sizes[i]):
                     features = rng.random((n, FEATURES), dtype=np.float32)
                     noise = rng.normal(0, 0.5, (n, CLASSES))
                     yield i, features, (features @ weight[c].T + bias[c] + noise).argmax(1)
 
-        train, test = gathered(sizes, drawn(), self.train_share, seed)
+        train, test = write_samples(sizes, drawn(), self.train_share, seed)
         return Federation(
             train,
             test,
@@ -105,53 +105,55 @@ class LeafSynthetic:
         at_least(self, "spread_models", 0)
         at_least(self, "spread_features", 0)
         at_least(self, "most", 0)
-        check_share(self)
+        check_train_share(self)
 
     def build(self, seed: int) -> Federation:
         rng = np.random.default_rng(seeds.derive(seed, "leaf-synthetic"))
-        sizes = capped(heavy_tailed(rng, self.clients), self.most)
+        sizes = cap_sizes(heavy_tailed_sizes(rng, self.clients), self.most)
         deviation = np.arange(1, FEATURES + 1) ** -0.6  # the root of j^-1.2
 
-        def drawn() -> Drawn:
+        def drawn() -> DrawnRows:
             for i, size in enumerate(sizes):
                 u = rng.normal(0, self.spread_models**0.5)
                 weight, bias = rng.normal(u, 1, (CLASSES, FEATURES)), rng.normal(u, 1, CLASSES)
                 centre = rng.normal(rng.normal(0, self.spread_features**0.5), 1, FEATURES)
-                for n in pieces(size):
+                for n in piece_sizes(size):
                     noise = rng.normal(size=(n, FEATURES))
                     features = (centre + deviation * noise).astype(np.float32)
                     yield i, features, (features @ weight.T + bias).argmax(1)
 
-        train, test = gathered(sizes, drawn(), self.train_share, seed)
+        train, test = write_samples(sizes, drawn(), self.train_share, seed)
         return Federation(train, test, name="leaf-synthetic", class_count=CLASSES)
 
 
-def heavy_tailed(rng: np.random.Generator, clients: int) -> np.ndarray:
+def heavy_tailed_sizes(rng: np.random.Generator, clients: int) -> np.ndarray:
     """int(lognormal(4, 2)) + 50 for each client."""
     return rng.lognormal(4, 2, clients).astype(int) + 50
 
 
-def capped(sizes: np.ndarray, most: int) -> np.ndarray:
+def cap_sizes(sizes: np.ndarray, most: int) -> np.ndarray:
     """Sizes of at most `most`; 0: as they are."""
     return np.minimum(sizes, most) if most else sizes
 
 
-def pieces(size: int) -> list[int]:
+def piece_sizes(size: int) -> list[int]:
     """A client's rows in pieces that are drawn one after another.
 
-    >>> pieces(40_000)
+    >>> piece_sizes(40_000)
     [16384, 16384, 7232]
     """
     return [min(PIECE, size - begin) for begin in range(0, size, PIECE)]
 
 
-def gathered(sizes: np.ndarray, drawn: Drawn, share: float, seed: int) -> tuple[Samples, Samples]:
+def write_samples(
+    sizes: np.ndarray, drawn: DrawnRows, share: float, seed: int
+) -> tuple[Samples, Samples]:
     """What clients draw, piece by piece, written to its place in the training or the test part.
 
     The split is that of `split_parts`; nothing is held twice but the piece at hand.
     """
     cuts = np.array([split_cut(size, share) for size in sizes.tolist()])
-    train, test = blank(cuts), blank(sizes - cuts)
+    train, test = empty_samples(cuts), empty_samples(sizes - cuts)
     last, done = -1, 0
     for i, features, labels in drawn:
         if i != last:
@@ -167,7 +169,7 @@ def gathered(sizes: np.ndarray, drawn: Drawn, share: float, seed: int) -> tuple[
     return train, test
 
 
-def blank(sizes: np.ndarray) -> Samples:
+def empty_samples(sizes: np.ndarray) -> Samples:
     """Room for the samples of clients of these sizes."""
     offsets = torch.from_numpy(np.concatenate([[0], np.cumsum(sizes)]))
     rows = int(offsets[-1])

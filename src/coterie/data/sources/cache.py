@@ -10,16 +10,17 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
-import sys
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import pooch
+
 from coterie.core.errors import DataError, SettingError
 
 # Where packages of an operating system put a source, searched after the cache.
-ELSEWHERE: dict[str, tuple[Path, ...]] = {
+SYSTEM_FOLDERS: dict[str, tuple[Path, ...]] = {
     "fashion-mnist": (Path("/usr/share/datasets/fashion-mnist"),),  # Debian, dataset-fashion-mnist
 }
 PARTS = ("train", "test")
@@ -27,47 +28,42 @@ PARTS = ("train", "test")
 
 def folders() -> list[Path]:
     """Where data are looked for, first COTERIE_DATA if it is set; new data go into the first."""
-    chosen = os.environ.get("COTERIE_DATA")
-    if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"))
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    platform = base / "coterie"
+    chosen, platform = os.environ.get("COTERIE_DATA"), Path(pooch.os_cache("coterie"))
     return [Path(chosen), platform] if chosen else [platform]
 
 
-def places(source: str) -> list[Path]:
+def source_folders(source: str) -> list[Path]:
     """The folders that may hold a source, in the order they are searched."""
-    return [*(folder / source for folder in folders()), *ELSEWHERE.get(source, ())]
+    return [*(folder / source for folder in folders()), *SYSTEM_FOLDERS.get(source, ())]
 
 
-def looked_in(source: str) -> str:
-    """The folders that were searched, as a part of a sentence."""
-    return " and ".join(map(str, places(source)))
+def folders_in_words(source: str) -> str:
+    """The folders that are searched, as a part of a sentence."""
+    return " and ".join(map(str, source_folders(source)))
 
 
-def found(folder: Path, name: str) -> Path | None:
+def find_file(folder: Path, name: str) -> Path | None:
     """A file in a folder, as it is or compressed as .gz; None if it is not there."""
     return next((p for p in (folder / name, folder / f"{name}.gz") if p.is_file()), None)
 
 
-def cached(source: str, name: str, digests: Mapping[str, str]) -> bytes:
+def read_cached(source: str, name: str, digests: Mapping[str, str]) -> bytes:
     """The verified contents of a file in the cache, compressed there or not."""
-    for folder in places(source):
-        path = found(folder, name)
+    for folder in source_folders(source):
+        path = find_file(folder, name)
         if path is not None:
-            with again(source):
-                return verified(str(path), opened(path), digests[name])
+            with advise_get(source):
+                contents = read_contents(path)
+                check_contents(str(path), contents, digests[name])
+                return contents
     raise DataError(
-        f"{name} is not in {looked_in(source)}; `coterie data get {source}` gets it, "
+        f"{name} is not in {folders_in_words(source)}; `coterie data get {source}` gets it, "
         "or point COTERIE_DATA at the folder that holds it"
     )
 
 
 @contextmanager
-def again(source: str) -> Iterator[None]:
+def advise_get(source: str) -> Iterator[None]:
     """Add to what is wrong with a file how to put it right."""
     try:
         yield
@@ -75,7 +71,7 @@ def again(source: str) -> Iterator[None]:
         raise DataError(f"{error}; `coterie data get {source}` gets it again") from error
 
 
-def opened(path: Path) -> bytes:
+def read_contents(path: Path) -> bytes:
     """A file's contents, decompressed if its name ends in .gz."""
     try:
         contents = path.read_bytes()
@@ -84,14 +80,19 @@ def opened(path: Path) -> bytes:
         raise DataError(f"{path} cannot be read: {error}") from error
 
 
-def verified(name: str, contents: bytes, digest: str) -> bytes:
-    """The contents, if they are what was published under this name."""
+def check_contents(name: str, contents: bytes, digest: str) -> None:
+    """Refuse contents that are not what was published under this name."""
     if hashlib.sha256(contents).hexdigest() != digest:
         raise DataError(f"{name} is not the published file: its SHA-256 differs")
-    return contents
 
 
-def fingerprint(path: Path, *, compressed: bool = False) -> str:
+def check_digest(name: str, path: Path, digest: str, *, compressed: bool = False) -> None:
+    """Refuse a file if its SHA-256, or that of what is compressed in it, is another."""
+    if sha256_of(path, compressed=compressed) != digest:
+        raise DataError(f"{name} is not the published file: its SHA-256 differs")
+
+
+def sha256_of(path: Path, *, compressed: bool = False) -> str:
     """The SHA-256 of a file, or of what is compressed in it; empty if that is broken."""
     try:
         with gzip.open(path) if compressed else open(path, "rb") as file:
@@ -100,7 +101,7 @@ def fingerprint(path: Path, *, compressed: bool = False) -> str:
         return ""
 
 
-def checked_part(part: str) -> str:
+def check_part(part: str) -> str:
     """`part`, if it is train or test."""
     if part not in PARTS:
         raise SettingError(f"`part` of a source must be one of {', '.join(PARTS)}, got {part}")

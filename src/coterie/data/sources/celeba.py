@@ -20,7 +20,7 @@ from PIL import Image
 from torch import Tensor
 
 from coterie.core.errors import DataError
-from coterie.data.sources.cache import places
+from coterie.data.sources.cache import source_folders
 from coterie.data.sources.source import Source
 
 SIDE = 84
@@ -30,7 +30,7 @@ INSIDE = ("", "raw", "data/raw")  # as the files lie beside each other, and in a
 
 
 @dataclass(frozen=True)
-class Faces:
+class FaceImages:
     """Images that stay on disk until they are asked for: all of CelebA would take 4 GB."""
 
     folder: Path
@@ -43,14 +43,14 @@ class Faces:
         """The images of these rows [r] as bytes [r, 84, 84, 3], red green blue."""
         faces = torch.empty((len(rows), SIDE, SIDE, 3), dtype=torch.uint8)
         for i, row in enumerate(rows.tolist()):
-            faces[i] = torch.from_numpy(face(self.folder / self.names[row]))
+            faces[i] = torch.from_numpy(read_face(self.folder / self.names[row]))
         return faces
 
 
 class CelebaData(NamedTuple):
     """Faces by person; the rows of a person lie together."""
 
-    images: Faces  # [n] images[rows] decodes
+    images: FaceImages  # [n] images[rows] decodes
     smiling: Tensor  # [n] 1 or 0
     person: Tensor  # [n] index into `people`, ascending
     people: tuple[str, ...]  # CelebA's numbers of them, ascending
@@ -58,7 +58,7 @@ class CelebaData(NamedTuple):
 
 def load_celeba() -> CelebaData:
     """CelebA by person, everybody in it: LEAF leaves out those with fewer than 5 images."""
-    folder = next(filter(None, map(raw_folder, places("celeba"))), None)
+    folder = next(filter(None, map(raw_folder, source_folders("celeba"))), None)
     if folder is None:
         raise DataError(SOURCE.missing())
     owners = read_identities(folder / IDENTITIES)
@@ -70,7 +70,7 @@ def load_celeba() -> CelebaData:
     number = {person: i for i, person in enumerate(people)}
     names = sorted(owners, key=lambda name: number[owners[name]])
     return CelebaData(
-        Faces(folder / IMAGES, tuple(names)),
+        FaceImages(folder / IMAGES, tuple(names)),
         torch.tensor([smiling[name] for name in names]),
         torch.tensor([number[owners[name]] for name in names]),
         tuple(people),
@@ -89,10 +89,10 @@ def raw_folder(place: Path) -> Path | None:
 def read_identities(path: Path) -> dict[str, str]:
     """Who is on each image, from lines `000001.jpg 2880`."""
     owners = {}
-    for number, words in enumerate(lines(path), 1):
+    for number, words in enumerate(read_lines(path), 1):
         if len(words) != 2 or not words[1].isdecimal():
             raise DataError(f"line {number} of {path} must be a file and an identity")
-        owners[file_name(words[0], path)] = words[1]
+        owners[check_file_name(words[0], path)] = words[1]
     if not owners:
         raise DataError(f"{path} is empty")
     return owners
@@ -104,7 +104,7 @@ def read_attribute(path: Path, attribute: str) -> dict[str, int]:
     The first line is the number of images, the second names the attributes, and each further one
     is a file with 1 or -1 for each attribute.
     """
-    rows = lines(path)
+    rows = read_lines(path)
     if len(rows) < 2 or len(rows[0]) != 1 or rows[0][0] != str(len(rows) - 2):
         told = " ".join(rows[0])[:20] if rows else "nothing"
         raise DataError(
@@ -121,11 +121,11 @@ def read_attribute(path: Path, attribute: str) -> dict[str, int]:
             raise DataError(
                 f"line {number} of {path} must be a file and {len(names)} times 1 or -1"
             )
-        labels[file_name(words[0], path)] = int(words[column] == "1")
+        labels[check_file_name(words[0], path)] = int(words[column] == "1")
     return labels
 
 
-def lines(path: Path) -> list[list[str]]:
+def read_lines(path: Path) -> list[list[str]]:
     """The words of each line that has any."""
     try:
         text = path.read_text("ascii")
@@ -134,14 +134,14 @@ def lines(path: Path) -> list[list[str]]:
     return [words for words in map(str.split, text.splitlines()) if words]
 
 
-def file_name(name: str, path: Path) -> str:
+def check_file_name(name: str, path: Path) -> str:
     """The name, if it is one of a file in the folder of images and not elsewhere."""
     if Path(name).name != name or "\\" in name or name == "..":
         raise DataError(f"{path} must name files in {IMAGES}, got {name}")
     return name
 
 
-def face(path: Path) -> np.ndarray:
+def read_face(path: Path) -> np.ndarray:
     """An image scaled as LEAF does, to bytes [84, 84, 3]."""
     try:
         with Image.open(path, formats=("JPEG",)) as image:
@@ -151,20 +151,20 @@ def face(path: Path) -> np.ndarray:
         raise DataError(f"the image {path} cannot be read: {error}") from error
 
 
-def holds(folder: Path) -> bool:
+def has_celeba(folder: Path) -> bool:
     """Whether a folder has CelebA."""
     return raw_folder(folder) is not None
 
 
-def check(folder: Path) -> None:
+def check_celeba(folder: Path) -> None:
     """Nothing is published to check against; the files are checked as they are read."""
 
 
 SOURCE = Source(
     "celeba",
     "200,000 faces by person and whether they smile, 84 x 84",
-    holds,
-    check,
+    has_celeba,
+    check_celeba,
     by_hand=(
         f"place there {ATTRIBUTES}, {IDENTITIES} and the folder {IMAGES} from "
         "http://mmlab.ie.cuhk.edu.hk/projects/CelebA.html"

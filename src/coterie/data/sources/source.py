@@ -1,4 +1,4 @@
-"""A source: data that have a name, a folder in the cache, and origins to get them from."""
+"""A source: data that have a name, a folder in the cache, and mirrors to get them from."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from coterie.data.sources import cache
 
 
 @dataclass(frozen=True)
-class Origin:
+class Mirror:
     """One place to get a source from."""
 
     name: str  # as the user knows it: an address, or a command
@@ -22,22 +22,22 @@ class Origin:
 
 @dataclass(frozen=True)
 class Source:
-    """Data by the name they have on the command line."""
+    """A data set by the name that it has on the command line."""
 
     name: str  # also that of its folder in the cache
     description: str  # one line
-    holds: Callable[[Path], bool]  # whether a folder has the files, without reading them
+    is_in: Callable[[Path], bool]  # whether a folder has the files, without reading them
     check: Callable[[Path], None]  # raises DataError unless the files are right
-    origins: tuple[Origin, ...] = ()  # tried in this order
-    by_hand: str = ""  # which files to place where, if there is no origin
+    mirrors: tuple[Mirror, ...] = ()  # tried in this order
+    by_hand: str = ""  # which files to place where, if there is no mirror
 
-    def places(self) -> list[Path]:
+    def folders(self) -> list[Path]:
         """The folders that are searched, in this order; new data go into the first."""
-        return cache.places(self.name)
+        return cache.source_folders(self.name)
 
     def where(self) -> Path | None:
         """The first folder that has it; None if none has."""
-        return next((place for place in self.places() if self.holds(place)), None)
+        return next((folder for folder in self.folders() if self.is_in(folder)), None)
 
     def present(self) -> bool:
         """Whether it is here; its contents are checked when they are read."""
@@ -50,31 +50,31 @@ class Source:
             try:
                 self.check(here)
             except DataError as error:
-                if not self.origins:
+                if not self.mirrors:
                     raise
                 say(f"{self.name}: {error}")
             else:
                 say(f"{self.name}: it was already there")
                 return here
-        if not self.origins:
+        if not self.mirrors:
             raise DataError(self.missing())
         return self.fetch(say)
 
     def fetch(self, say: Callable[[str], None]) -> Path:
-        """Get it from the first origin that has it."""
-        folder = self.places()[0]
+        """Get it from the first mirror that has it."""
+        folder = self.folders()[0]
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise DataError(f"cannot make the data folder {folder}: {error.strerror}") from error
         failures = []
-        for origin in self.origins:
-            say(f"{self.name}: trying {origin.name}")
+        for mirror in self.mirrors:
+            say(f"{self.name}: trying {mirror.name}")
             try:
-                origin.fetch(folder, say)
+                mirror.fetch(folder, say)
                 self.check(folder)
             except (OSError, DataError, subprocess.SubprocessError) as error:
-                failures.append(f"{origin.name} ({error})")
+                failures.append(f"{mirror.name} ({error})")
             else:
                 return folder
         raise DataError(f"{self.name} could not be had from any of: {'; '.join(failures)}")
@@ -82,4 +82,4 @@ class Source:
     def missing(self) -> str:
         """The sentence for a source that is not here."""
         way = self.by_hand or f"`coterie data get {self.name}` gets it"
-        return f"{self.name} is not in {cache.looked_in(self.name)}; {way}"
+        return f"{self.name} is not in {cache.folders_in_words(self.name)}; {way}"

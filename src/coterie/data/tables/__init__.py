@@ -1,15 +1,15 @@
 """Federations from the user's own tables, folders and datasets."""
 
-from coterie.data.tables.build import Prepared, Table
-from coterie.data.tables.construct import (
+from coterie.data.tables.constructors import (
     federation_from_datasets,
     federation_from_folder,
     federation_from_table,
 )
 from coterie.data.tables.describe import describe
+from coterie.data.tables.table import PreparedTable, Table
 
 __all__ = [
-    "Prepared",
+    "PreparedTable",
     "Table",
     "describe",
     "federation_from_datasets",

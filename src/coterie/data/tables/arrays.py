@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import DataError
-from coterie.data.federation import Samples, tensor
+from coterie.data.federation import Samples, as_tensor
 from coterie.data.npz import read_arrays
-from coterie.data.tables.columns import Column, column_from
+from coterie.data.tables.client_rows import ClientRows, group_rows
+from coterie.data.tables.columns import Column, array_column
 from coterie.data.tables.read import client_files, first_line
-from coterie.data.tables.rows import Grouped, grouped
 
 
 class Arrays(NamedTuple):
@@ -26,10 +26,10 @@ class Arrays(NamedTuple):
 
     x: Tensor  # [N, ...]
     label: Column  # [N] not yet numbered
-    clients: Grouped
+    clients: ClientRows
 
 
-def stacked(names: list[str], pairs: list[tuple[Any, Any]], *, fewest: int = 2) -> Arrays:
+def stack_clients(names: list[str], pairs: list[tuple[Any, Any]], *, fewest: int = 2) -> Arrays:
     """Arrays of (x, y) pairs, one for each client; refuse shapes and values that do not fit."""
     if not pairs:
         raise DataError("a federation needs two clients or more, got none")
@@ -37,19 +37,19 @@ def stacked(names: list[str], pairs: list[tuple[Any, Any]], *, fewest: int = 2) 
     for name, y in zip(names, ys, strict=True):
         if y.ndim != 1:
             raise DataError(f"client {name} must have one label per sample, got {list(y.shape)}")
-    label = column_from("y", np.concatenate(ys))
+    label = array_column("y", np.concatenate(ys))
     # Labels may be text, which samples cannot hold: their places stand in for them.
     samples = Samples.of(
-        (single(x), np.arange(len(y))) for (x, _), y in zip(pairs, ys, strict=True)
+        (as_single(x), np.arange(len(y))) for (x, _), y in zip(pairs, ys, strict=True)
     )
     owner = np.repeat(np.arange(len(pairs)), samples.sizes.numpy())
     owners = Column("client", "text", owner, tuple(names))
-    return Arrays(samples.x, label, grouped(owners, fewest=fewest))
+    return Arrays(samples.x, label, group_rows(owners, fewest=fewest))
 
 
-def single(x: Any) -> Tensor:
+def as_single(x: Any) -> Tensor:
     """Features as a tensor in single rather than double precision; other types stay."""
-    features = tensor(x)
+    features = as_tensor(x)
     return features.float() if features.dtype == torch.float64 else features
 
 
@@ -62,16 +62,16 @@ def read_npz(folder: Path, *, fewest: int = 2) -> Arrays:
             if name not in arrays:
                 raise DataError(f"{path.name} must hold the arrays x and y: it has no {name}")
         pairs.append((arrays["x"], arrays["y"]))
-    return stacked([path.stem for path in files], pairs, fewest=fewest)
+    return stack_clients([path.stem for path in files], pairs, fewest=fewest)
 
 
 def read_datasets(datasets: Iterable[Any]) -> Arrays:
     """The clients of PyTorch datasets, one for each; they are called 0, 1, 2, ..."""
-    pairs = [pair_of(i, dataset) for i, dataset in enumerate(datasets)]
-    return stacked([str(i) for i in range(len(pairs))], pairs)
+    pairs = [read_dataset(i, dataset) for i, dataset in enumerate(datasets)]
+    return stack_clients([str(i) for i in range(len(pairs))], pairs)
 
 
-def pair_of(i: int, dataset: Any) -> tuple[Tensor, Tensor]:
+def read_dataset(i: int, dataset: Any) -> tuple[Tensor, Tensor]:
     """All samples x [n, ...] and labels y [n] of a dataset.
 
     They are its two `tensors` if it has those, as a `TensorDataset`, and else its items one by one.
@@ -83,8 +83,8 @@ def pair_of(i: int, dataset: Any) -> tuple[Tensor, Tensor]:
         return whole[0], whole[1]
     try:
         items = [dataset[j] for j in range(len(dataset))]
-        x = torch.stack([tensor(x) for x, _ in items])
-        return x, torch.stack([tensor(y).reshape(()) for _, y in items])
+        x = torch.stack([as_tensor(x) for x, _ in items])
+        return x, torch.stack([as_tensor(y).reshape(()) for _, y in items])
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(
             f"client {i} must be a dataset of (x, y) pairs of one shape: {first_line(error)}"

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.core.errors import DataError
-from coterie.data.tables.read import arrow, first_line
+from coterie.data.tables.read import first_line, import_arrow
 
 PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 LARGEST = float(np.finfo(np.float32).max)  # features are float32
@@ -17,12 +17,12 @@ LARGEST = float(np.finfo(np.float32).max)  # features are float32
 
 @dataclass(frozen=True)
 class Column:
-    """A column of n values: numbers with NaN where one is missing, or codes of words with -1."""
+    """A column of n values: numbers with NaN for missing ones, or codes of categories with -1."""
 
     name: str
     kind: str  # number, whole, bool, date or text
     values: NDArray[Any]  # [n] float64; for text the codes, int64
-    words: tuple[str, ...] = ()  # what the codes of text mean, in no order
+    categories: tuple[str, ...] = ()  # what the codes of text mean, in no order
 
     @property
     def missing(self) -> NDArray[np.bool_]:
@@ -31,42 +31,42 @@ class Column:
         return gone
 
 
-def column_of(table: Any, name: str) -> Column:
+def read_column(table: Any, name: str) -> Column:
     """A column of an Arrow table.
 
-    Whole and real numbers, truth values and decimals are numbers. Dates, times and durations are
+    Whole and real numbers, booleans and decimals are numbers. Dates, times and durations are
     numbers of days, dates counted from 1 January 1970 in UTC. Text and dictionaries are codes.
     Everything else is refused.
     """
-    pyarrow = arrow()
+    pyarrow = import_arrow()
     types, column = pyarrow.types, table.column(name)
     kind = column.type
     if types.is_null(kind):
         return Column(name, "number", np.full(len(column), np.nan))
     if types.is_boolean(kind):
-        return Column(name, "bool", numbers(column.cast("uint8")))
+        return Column(name, "bool", as_float64(column.cast("uint8")))
     if types.is_integer(kind):
-        return Column(name, "whole", numbers(column))
+        return Column(name, "whole", as_float64(column))
     if types.is_floating(kind) or types.is_decimal(kind):
-        return Column(name, "number", numbers(column))
+        return Column(name, "number", as_float64(column))
     if types.is_temporal(kind) and not types.is_interval(kind):
-        count = numbers(column.cast("int32" if kind.bit_width == 32 else "int64"))
+        count = as_float64(column.cast("int32" if kind.bit_width == 32 else "int64"))
         if types.is_date(kind):
             return Column(name, "date", count / (1 if kind.bit_width == 32 else PER_DAY["ms"]))
         return Column(name, "date", count / PER_DAY[kind.unit])
     if is_text(types, kind):
-        return Column(name, "text", *coded(column))
+        return Column(name, "text", *dictionary_codes(column))
     raise DataError(
         f"column `{name}` is of type {str(kind)[:60]}, of which no feature or label can be made; "
         "name the columns to use: features=..."
     )
 
 
-def column_from(name: str, values: NDArray[Any]) -> Column:
-    """A column of a numpy array of numbers, truth values or text."""
+def array_column(name: str, values: NDArray[Any]) -> Column:
+    """A column of a numpy array of numbers, booleans or text."""
     if values.dtype.kind in "US":
-        words, codes = np.unique(values.astype(str), return_inverse=True)
-        return Column(name, "text", codes.astype(np.int64), tuple(words.tolist()))
+        categories, codes = np.unique(values.astype(str), return_inverse=True)
+        return Column(name, "text", codes.astype(np.int64), tuple(categories.tolist()))
     kinds = {"b": "bool", "i": "whole", "u": "whole", "f": "number"}
     if values.dtype.kind not in kinds:
         raise DataError(f"`{name}` must hold numbers or text, got {values.dtype}")
@@ -79,19 +79,20 @@ def is_text(types: Any, kind: Any) -> bool:
     return text or bool(types.is_dictionary(kind))
 
 
-def numbers(column: Any) -> NDArray[np.float64]:
+def as_float64(column: Any) -> NDArray[np.float64]:
     """Values as float64 with NaN for null; whole numbers above 2^53 lose their last digits."""
     array: NDArray[np.float64] = column.cast("float64", safe=False).to_numpy()
     return array
 
 
-def coded(column: Any) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Codes [n] of a column's values, -1 for null, and the words they stand for, all different."""
-    pyarrow = arrow()
+def dictionary_codes(column: Any) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """Codes [n] of a column's values, -1 for null, and the categories they stand for."""
+    pyarrow = import_arrow()
     types = pyarrow.types
     if types.is_dictionary(column.type):
-        words = column.unify_dictionaries().chunk(0).dictionary
-        if words.null_count or len(words.unique()) < len(words):  # codes would not be unique
+        categories = column.unify_dictionaries().chunk(0).dictionary
+        distinct = len(categories.unique()) == len(categories)
+        if categories.null_count or not distinct:  # codes would not be unique
             column = column.cast(column.type.value_type)
     elif not (types.is_string(column.type) or types.is_integer(column.type)):
         column = column.cast("large_string")
@@ -99,8 +100,8 @@ def coded(column: Any) -> tuple[NDArray[np.int64], tuple[str, ...]]:
         column = column.dictionary_encode()
     column = column.unify_dictionaries()
     codes = [chunk.indices.cast("int64").fill_null(-1).to_numpy() for chunk in column.chunks]
-    words = column.chunk(0).dictionary.to_pylist()
-    return np.concatenate(codes), tuple(map(str, words))
+    categories = column.chunk(0).dictionary.to_pylist()
+    return np.concatenate(codes), tuple(map(str, categories))
 
 
 def client_column(table: Any, name: str) -> Column:
@@ -109,7 +110,7 @@ def client_column(table: Any, name: str) -> Column:
     Clients with numbers for names are in the order of the numbers. Missing names are refused, and
     so are real numbers, which name nobody.
     """
-    pyarrow = arrow()
+    pyarrow = import_arrow()
     column = table.column(name)
     if pyarrow.types.is_floating(column.type):
         try:
@@ -124,7 +125,7 @@ def client_column(table: Any, name: str) -> Column:
             f"in {len(column):,} rows"
         )
     try:
-        codes, words = coded(column)
+        codes, categories = dictionary_codes(column)
     except pyarrow.ArrowException as error:
         raise DataError(
             f"the client column `{name}` must hold names or whole numbers, got {column.type}"
@@ -134,18 +135,18 @@ def client_column(table: Any, name: str) -> Column:
             f"the client column `{name}` must have no missing values, got {(codes < 0).sum():,} "
             f"in {len(codes):,} rows"
         )
-    used = np.bincount(codes, minlength=len(words)) > 0
-    order = sorted(np.flatnonzero(used).tolist(), key=in_order(words))
-    place = np.zeros(len(words), np.int64)
+    used = np.bincount(codes, minlength=len(categories)) > 0
+    order = sorted(np.flatnonzero(used).tolist(), key=sort_key(categories))
+    place = np.zeros(len(categories), np.int64)
     place[order] = np.arange(len(order))
-    return Column(name, "text", place[codes], tuple(words[i] for i in order))
+    return Column(name, "text", place[codes], tuple(categories[i] for i in order))
 
 
-def in_order(words: tuple[str, ...]) -> Any:
-    """A key that sorts places in `words` by number if all are numbers, else as text."""
-    if all(word.removeprefix("-").isdecimal() for word in words):
-        return lambda i: (int(words[i]), words[i])
-    return lambda i: words[i]
+def sort_key(categories: tuple[str, ...]) -> Any:
+    """A key that sorts places in `categories` by number if all are numbers, else as text."""
+    if all(category.removeprefix("-").isdecimal() for category in categories):
+        return lambda i: (int(categories[i]), categories[i])
+    return lambda i: categories[i]
 
 
 def check_finite(column: Column) -> Column:

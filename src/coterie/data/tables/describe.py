@@ -11,13 +11,18 @@ from torch import Tensor
 
 from coterie.data.federation import Federation, Samples
 from coterie.data.tables.arrays import Arrays, read_npz
-from coterie.data.tables.build import Table, holds_arrays
-from coterie.data.tables.columns import LARGEST, Column, client_column, column_of
-from coterie.data.tables.doubts import column_doubts, evidence_of, label_doubts, size_doubts
-from coterie.data.tables.labels import Labels, labels_of, looks_like_classes
-from coterie.data.tables.read import existing, source_name
-from coterie.data.tables.rows import Grouped, ends, grouped
-from coterie.data.tables.statistics import moments, total_counts, word_counts
+from coterie.data.tables.client_rows import ClientRows, group_rows, offsets_of
+from coterie.data.tables.columns import LARGEST, Column, client_column, read_column
+from coterie.data.tables.labels import Labels, looks_like_classes, read_labels
+from coterie.data.tables.quality import (
+    collect_evidence,
+    column_problems,
+    label_problems,
+    size_problems,
+)
+from coterie.data.tables.read import existing_path, source_name
+from coterie.data.tables.statistics import category_counts, column_moments, total_counts
+from coterie.data.tables.table import Table, is_array_folder
 
 BAR = 30  # widest bar of a histogram
 SHOWN = 10  # classes that are listed
@@ -47,62 +52,62 @@ def describe(
 def describe_source(settings: Table, source: Any = None) -> str:
     """`describe` for settings that are made already; no source: what their `path` names."""
     source = settings.path if source is None else source
-    if holds_arrays(source):
-        return describe_arrays(read_npz(existing(source)), settings, source_name(source))
+    if is_array_folder(source):
+        return describe_arrays(read_npz(existing_path(source)), settings, source_name(source))
     return describe_table(settings.read(source), settings, source_name(source))
 
 
 def describe_arrays(arrays: Arrays, settings: Table, name: str) -> str:
     """The description of a folder of arrays, whose features have no names."""
     clients = arrays.clients
-    labels = labels_of(arrays.label, settings.target, clients.rows)
+    labels = read_labels(arrays.label, settings.target, clients.rows)
     shape = " x ".join(map(str, arrays.x.shape[1:]))
     kind = str(arrays.x.dtype).removeprefix("torch.")
-    doubts = size_doubts(clients, settings.min_samples)
-    doubts += label_doubts(arrays.label, labels, clients)
-    return page(
+    problems = size_problems(clients, settings.min_samples)
+    problems += label_problems(arrays.label, labels, clients)
+    return format_page(
         [
             headline(name, clients, f"samples of {shape} {kind}"),
-            *sizes(clients),
-            *spread(arrays.label, labels, clients),
+            *size_lines(clients),
+            *label_lines(arrays.label, labels, clients),
         ],
-        doubts,
+        problems,
     )
 
 
 def describe_table(table: Any, settings: Table, name: str) -> str:
     """The description of an Arrow table."""
     owner = client_column(table, settings.client)
-    clients = grouped(owner)
-    label = column_of(table, settings.label)
-    labels = labels_of(label, settings.target, clients.rows)
+    clients = group_rows(owner)
+    label = read_column(table, settings.label)
+    labels = read_labels(label, settings.target, clients.rows)
     names = settings.chosen(table)
-    doubts = size_doubts(clients, settings.min_samples)
-    doubts += label_doubts(label, labels, clients)
+    problems = size_problems(clients, settings.min_samples)
+    problems += label_problems(label, labels, clients)
     if settings.target == "auto" and looks_like_classes(label):
-        doubts.append(
+        problems.append(
             f"the label `{label.name}` holds a few whole numbers of a real type and is taken for "
             "a regression: say target=classification if they are classes"
         )
     if not names:
-        doubts.append("there is no column to predict from, which is refused")
-    evidence = evidence_of(owner, label)
+        problems.append("there is no column to predict from, which is refused")
+    evidence = collect_evidence(owner, label)
     width = min(max(map(len, names), default=0), WIDEST)
     lines = []
     for feature in names:
-        column = column_of(table, feature)
-        lines.append(f"  {feature[:width]:{width}}  {content(column, clients)}")
-        doubts += column_doubts(column, evidence)
-    return page(
+        column = read_column(table, feature)
+        lines.append(f"  {feature[:width]:{width}}  {column_summary(column, clients)}")
+        problems += column_problems(column, evidence)
+    return format_page(
         [
             headline(name, clients, f"columns to predict from: {len(names):,}"),
-            *sizes(clients),
-            *spread(label, labels, clients),
+            *size_lines(clients),
+            *label_lines(label, labels, clients),
             "",
             "features",
             *lines,
         ],
-        doubts,
+        problems,
     )
 
 
@@ -113,7 +118,7 @@ def describe_federation_data(federation: Federation) -> str:
     features = f"samples of {shape} {str(train.x.dtype).removeprefix('torch.')}"
     each, labels = train.sizes, train.y
     if test is not None and not federation.unseen:
-        each, labels = each + test.sizes, in_turn(train, test)
+        each, labels = each + test.sizes, labels_by_client(train, test)
     lines = [f"{federation.name}: {len(each):,} clients, {len(labels):,} {features}"]
     if test is not None:
         count = f"{len(test.y):,}"
@@ -125,44 +130,44 @@ def describe_federation_data(federation: Federation) -> str:
         numbers = range(int(labels.max()) + 1)
         classes = federation.classes or tuple(map(str, numbers))
     names = federation.clients or tuple(map(str, range(len(each))))
-    clients = Grouped(names, np.arange(len(values)), ends(each.tolist()))
-    lines += sizes(clients)
+    clients = ClientRows(names, np.arange(len(values)), offsets_of(each.tolist()))
+    lines += size_lines(clients)
     if values.ndim == 1:
         column = Column("label", "number", values)
-        lines += spread(column, Labels(values, classes), clients)
+        lines += label_lines(column, Labels(values, classes), clients)
     if federation.cluster is not None:
         counts = " ".join(map(str, federation.cluster.bincount().tolist()))
         lines += ["", f"true clusters have these numbers of clients: {counts}"]
     return "\n".join(lines)
 
 
-def in_turn(train: Samples, test: Samples) -> Tensor:
+def labels_by_client(train: Samples, test: Samples) -> Tensor:
     """The labels of every client, those it trains on before those it is tested on."""
     return torch.cat([part.client(i)[1] for i in range(len(train)) for part in (train, test)])
 
 
-def page(lines: list[str], doubts: list[str]) -> str:
-    """The description with its doubts at the end."""
-    wrong = [f"  - {doubt}" for doubt in doubts] or ["  nothing"]
+def format_page(lines: list[str], problems: list[str]) -> str:
+    """The description with its problems at the end."""
+    wrong = [f"  - {problem}" for problem in problems] or ["  nothing"]
     return "\n".join([*lines, "", "what looks wrong", *wrong])
 
 
-def headline(name: str, clients: Grouped, features: str) -> str:
+def headline(name: str, clients: ClientRows, features: str) -> str:
     return f"{name}: {len(clients.names):,} clients, {len(clients.rows):,} rows, {features}"
 
 
-def sizes(clients: Grouped) -> list[str]:
+def size_lines(clients: ClientRows) -> list[str]:
     """The sizes of clients: the range, and a histogram of up to six bars.
 
     >>> rows, offsets = np.arange(7), np.array([0, 2, 4, 7])
-    >>> print("\\n".join(sizes(Grouped(("a", "b", "c"), rows, offsets))[2:]))
+    >>> print("\\n".join(size_lines(ClientRows(("a", "b", "c"), rows, offsets))[2:]))
       2  ##############################  2
       3  ###############                 1
     """
     each = np.diff(clients.offsets)
     low, high = int(each.min()), int(each.max())
     lines = ["", f"rows of a client: {low:,} to {high:,}, median {np.median(each):,.10g}"]
-    edges = bins(low, high)
+    edges = histogram_edges(low, high)
     counts = np.histogram(each, [*edges, high + 1])[0]
     last = [*(edge - 1 for edge in edges[1:]), high]
     names = [f"{a:,}" if a == b else f"{a:,} to {b:,}" for a, b in zip(edges, last, strict=True)]
@@ -173,17 +178,17 @@ def sizes(clients: Grouped) -> list[str]:
     return lines
 
 
-def bins(low: int, high: int) -> list[int]:
+def histogram_edges(low: int, high: int) -> list[int]:
     """Where up to six bars begin; when sizes differ much, each is as many times the one before."""
     steps = np.geomspace if high > 20 * low else np.linspace
     return sorted({int(edge) for edge in steps(low, high + 1, 7)[:-1]} | {low})
 
 
-def spread(column: Column, labels: Labels, clients: Grouped) -> list[str]:
+def label_lines(column: Column, labels: Labels, clients: ClientRows) -> list[str]:
     """The labels of all, and how much clients differ in them."""
     values = labels.values[clients.rows]
     if labels.regression:
-        told = moments(values.astype(np.float64), clients.offsets)
+        told = column_moments(values.astype(np.float64), clients.offsets)
         means = np.add.reduceat(values.astype(np.float64), clients.offsets[:-1])
         means /= np.diff(clients.offsets)
         between = np.average((means - told.mean) ** 2, weights=np.diff(clients.offsets))
@@ -194,7 +199,7 @@ def spread(column: Column, labels: Labels, clients: Grouped) -> list[str]:
             f"standard deviation {told.deviation:.4g}",
             f"  the means of clients make up {share:.0%} of its variance",
         ]
-    counts = word_counts(values, clients.offsets, len(labels.classes)).toarray()[:, :-1]
+    counts = category_counts(values, clients.offsets, len(labels.classes)).toarray()[:, :-1]
     shares = counts / counts.sum(1, keepdims=True)
     overall = counts.sum(0) / counts.sum()
     apart = np.abs(shares - overall).sum(1) / 2
@@ -214,37 +219,37 @@ def spread(column: Column, labels: Labels, clients: Grouped) -> list[str]:
     return lines
 
 
-def content(column: Column, clients: Grouped) -> str:
+def column_summary(column: Column, clients: ClientRows) -> str:
     """The kind of a column, what it holds, and how much is missing."""
     gone = float(column.missing.mean())
-    missing = f", {share(gone)} missing" if gone else ""
+    missing = f", {format_share(gone)} missing" if gone else ""
     values = column.values[clients.rows]
     if column.kind == "text":
-        counts = total_counts(word_counts(values, clients.offsets, len(column.words)))[:-1]
+        counts = total_counts(category_counts(values, clients.offsets, len(column.categories)))[:-1]
         kinds = int((counts > 0).sum())
         return f"text     {kinds:,} different{missing}"
     finite: NDArray[np.float64] = np.where(np.abs(values) <= LARGEST, values, np.nan)
-    told = moments(finite, clients.offsets)
+    told = column_moments(finite, clients.offsets)
     if not told.known:
         return "number   nothing but missing values"
     if column.kind == "bool":
-        return f"bool     {share(told.mean)} true{missing}"
+        return f"bool     {format_share(told.mean)} true{missing}"
     text = f"mean {told.mean:.4g}, standard deviation {told.deviation:.4g}"
     if column.kind == "date":
         first, last = np.nanmin(finite), np.nanmax(finite)
-        text = f"{day(first)} to {day(last)}" if abs(first) > 366 else f"{text} days"
+        text = f"{format_day(first)} to {format_day(last)}" if abs(first) > 366 else f"{text} days"
     return f"{column.kind:7}  {text}{missing}"
 
 
-def share(part: float) -> str:
+def format_share(part: float) -> str:
     """A share as a percentage that is only 0 or 100 when it is.
 
-    >>> share(0.25), share(1e-6), share(1.0)
+    >>> format_share(0.25), format_share(1e-6), format_share(1.0)
     ('25.0%', 'under 0.1%', '100.0%')
     """
     return "under 0.1%" if 0 < part < 0.0005 else f"{part:.1%}"
 
 
-def day(number: float) -> str:
+def format_day(number: float) -> str:
     """The date of a number of days since 1970."""
     return str(np.datetime64(int(np.floor(number)), "D"))

@@ -1,4 +1,4 @@
-"""Features out of columns: what is learnt on training rows, and how it is written as float32."""
+"""Features out of columns: what training rows tell about them, and how it is written as float32."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.data.tables.columns import Column
-from coterie.data.tables.statistics import moments, total_counts, word_counts
+from coterie.data.tables.statistics import category_counts, column_moments, total_counts
 
 Rows = NDArray[np.int64]
 
@@ -55,29 +55,29 @@ class Indicator:
 
 @dataclass(frozen=True)
 class OneHot:
-    """One feature for each common word, one that the rare words share, one for missing values.
+    """One feature for each common category, one that the rare ones share, one for missing values.
 
-    A word or a missing value that training never saw, where no feature stands for it, is all zeros.
+    What training never saw, and no feature stands for, is all zeros.
     """
 
     column: str
-    words: tuple[str, ...]
-    other: bool  # some words are rare, and share a feature with those never seen
+    words: tuple[str, ...]  # the common categories; the name is that in the schema of an app
+    other: bool  # some categories are rare, and share a feature with those never seen
     missing: bool  # training had missing values
 
     @property
     def names(self) -> list[str]:
         """The names of its features."""
         extra = [*(["(other)"] if self.other else []), *(["(missing)"] if self.missing else [])]
-        return [f"{self.column}={word}" for word in [*self.words, *extra]]
+        return [f"{self.column}={category}" for category in [*self.words, *extra]]
 
     def write(self, column: Column, rows: Rows, out: NDArray[np.float32]) -> None:
         """Write the features of `rows` into the columns of `out`, [rows, features], zero so far."""
-        feature = {word: i for i, word in enumerate(self.words)}
+        feature = {category: i for i, category in enumerate(self.words)}
         rare = len(self.words) if self.other else -1
         # The last place is that of code -1, a missing value.
         gone = len(self.words) + self.other if self.missing else -1
-        place = np.array([*(feature.get(word, rare) for word in column.words), gone])
+        place = np.array([*(feature.get(category, rare) for category in column.categories), gone])
         hot = place[column.values[rows]]
         seen = np.flatnonzero(hot >= 0)
         out[seen, hot[seen]] = 1
@@ -86,18 +86,18 @@ class OneHot:
 Encoder = Scaled | Indicator | OneHot
 
 
-def learnt(
+def fit_encoder(
     column: Column, rows: Rows, offsets: Rows, *, categories: int, standardise: bool
 ) -> Encoder | str:
-    """How to write a column, learnt from the sums that clients make over their training rows.
+    """How to write a column, by the sums that clients make over their training rows.
 
     `rows` are the training rows, one client after another. A column that tells nothing apart gives
     the reason in place of an encoder.
     """
     values = column.values[rows]
     if column.kind == "text":
-        return learnt_words(column, word_totals(column, values, offsets), categories)
-    told = moments(values, offsets)
+        return fit_one_hot(column, category_totals(column, values, offsets), categories)
+    told = column_moments(values, offsets)
     indicator = told.known < len(values)
     if told.constant:
         return Indicator(column.name) if indicator and told.known else "constant"
@@ -105,22 +105,22 @@ def learnt(
     return Scaled(column.name, centre, scale, told.mean, indicator)
 
 
-def word_totals(column: Column, codes: Rows, offsets: Rows) -> Rows:
-    return total_counts(word_counts(codes, offsets, len(column.words)))
+def category_totals(column: Column, codes: Rows, offsets: Rows) -> Rows:
+    return total_counts(category_counts(codes, offsets, len(column.categories)))
 
 
-def learnt_words(column: Column, counts: Rows, categories: int) -> OneHot | str:
-    """The `categories` most frequent words by counts [words + 1]; ties go by name."""
+def fit_one_hot(column: Column, counts: Rows, categories: int) -> OneHot | str:
+    """The `categories` most frequent categories by counts [categories + 1]; ties go by name."""
     each, missing = counts[:-1], int(counts[-1])
     seen = np.flatnonzero(each)
     if len(seen) + (missing > 0) < 2:
         return "constant"
     if each.max() == 1:  # names of rows: what they can tell is whether there is one
-        return OneHot(column.name, (), False, True) if missing else "a different word in every row"
+        return OneHot(column.name, (), False, True) if missing else "a different text in every row"
     if len(seen) > categories:
-        # Only words that reach the last place by count need to be put in order.
+        # Only categories that reach the last place by count need to be put in order.
         least = np.partition(each, -categories)[-categories]
         seen = seen[each[seen] >= least]
-    order = sorted(seen.tolist(), key=lambda i: (-each[i], column.words[i]))
-    words = tuple(sorted(column.words[i] for i in order[:categories]))
-    return OneHot(column.name, words, int((each > 0).sum()) > categories, missing > 0)
+    order = sorted(seen.tolist(), key=lambda i: (-each[i], column.categories[i]))
+    common = tuple(sorted(column.categories[i] for i in order[:categories]))
+    return OneHot(column.name, common, int((each > 0).sum()) > categories, missing > 0)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.core.errors import DataError, SettingError
-from coterie.data.tables.columns import LARGEST, Column, in_order
+from coterie.data.tables.columns import LARGEST, Column, sort_key
 
 TARGETS = ["auto", "classification", "regression"]
 MANY = 100  # whole numbers of more kinds than this may be classes or targets: the user must say
@@ -27,17 +27,17 @@ class Labels(NamedTuple):
         return not self.classes
 
 
-def labels_of(column: Column, target: str, rows: NDArray[np.int64]) -> Labels:
+def read_labels(column: Column, target: str, rows: NDArray[np.int64]) -> Labels:
     """Classes or targets of a label column; only `rows` count, the others get 0.
 
-    `auto` takes text, truth values and whole numbers of at most 100 kinds as classes and real
+    `auto` takes text, booleans and whole numbers of at most 100 kinds as classes and real
     numbers as targets. Classes are numbered in the order of their names, or of the numbers they
     are. Targets are not scaled, so that losses are in the user's units.
     """
     used = replace(column, values=column.values[rows])
     check_label(used)
-    regression = (guess(used) if target == "auto" else target) == "regression"
-    labels = in_targets(used) if regression else in_classes(used)
+    regression = (guess_target(used) if target == "auto" else target) == "regression"
+    labels = as_targets(used) if regression else as_classes(used)
     values = np.zeros(len(column.values), labels.values.dtype)
     values[rows] = labels.values
     return Labels(values, labels.classes)
@@ -55,7 +55,7 @@ def check_label(column: Column) -> None:
         raise DataError(f"the label column `{column.name}` must hold finite numbers below 3.4e38")
 
 
-def guess(column: Column) -> str:
+def guess_target(column: Column) -> str:
     """What `target=auto` stands for."""
     if column.kind in ("text", "bool"):
         return "classification"
@@ -70,7 +70,7 @@ def guess(column: Column) -> str:
     return "classification"
 
 
-def in_targets(column: Column) -> Labels:
+def as_targets(column: Column) -> Labels:
     """Labels as numbers, unchanged."""
     if column.kind == "text":
         raise DataError(f"the label column `{column.name}` must hold numbers for regression")
@@ -82,15 +82,15 @@ def in_targets(column: Column) -> Labels:
     return Labels(column.values.astype(np.float32), ())
 
 
-def in_classes(column: Column) -> Labels:
+def as_classes(column: Column) -> Labels:
     """Labels numbered from 0, and the names of the numbers."""
     if column.kind == "text":
-        used = np.flatnonzero(np.bincount(column.values, minlength=len(column.words)))
-        words = tuple(column.words[i] for i in used.tolist())
-        order = np.array(sorted(range(len(words)), key=in_order(words)))
-        place = np.zeros(len(column.words), np.int64)
+        used = np.flatnonzero(np.bincount(column.values, minlength=len(column.categories)))
+        found = tuple(column.categories[i] for i in used.tolist())
+        order = np.array(sorted(range(len(found)), key=sort_key(found)))
+        place = np.zeros(len(column.categories), np.int64)
         place[used[order]] = np.arange(len(order))
-        labels = Labels(place[column.values], tuple(words[i] for i in order.tolist()))
+        labels = Labels(place[column.values], tuple(found[i] for i in order.tolist()))
     else:
         if bool((column.values != np.round(column.values)).any()):
             raise DataError(
@@ -110,7 +110,7 @@ def in_classes(column: Column) -> Labels:
     return labels
 
 
-def in_known_classes(column: Column, classes: tuple[str, ...], rows: NDArray[np.int64]) -> Labels:
+def as_known_classes(column: Column, classes: tuple[str, ...], rows: NDArray[np.int64]) -> Labels:
     """Labels by classes that are known already, targets where there are none; others get 0."""
     if not classes:
         if column.kind == "text":
@@ -118,7 +118,7 @@ def in_known_classes(column: Column, classes: tuple[str, ...], rows: NDArray[np.
         return Labels(column.values.astype(np.float32), ())
     names = {name: i for i, name in enumerate(classes)}
     if column.kind == "text":
-        own, place = list(column.words), column.values
+        own, place = list(column.categories), column.values
     else:
         kinds, place = np.unique(column.values, return_inverse=True)
         truth = ("false", "true")

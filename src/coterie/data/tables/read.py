@@ -19,7 +19,7 @@ DELIMITERS = ",;\t|"
 UTF16 = (b"\xff\xfe", b"\xfe\xff")  # how such text begins
 
 
-def arrow(module: str = "pyarrow") -> Any:
+def import_arrow(module: str = "pyarrow") -> Any:
     """pyarrow, or one of its modules; refuse in a sentence that says how to get it."""
     try:
         return importlib.import_module(module)
@@ -37,11 +37,11 @@ def read_table(source: Any, *, client: str, wanted: Iterable[str], only: bool = 
     """
     columns = list(wanted)
     if isinstance(source, str | Path):
-        path = existing(source)
+        path = existing_path(source)
         part = columns if only else []
         table = read_folder(path, client) if path.is_dir() else read_file(path, client, part)
     else:
-        table = from_memory(source)
+        table = table_from_object(source)
     name = source_name(source)
     check_columns(table.column_names, columns, name)
     twice = [column for column, count in Counter(table.column_names).items() if count > 1]
@@ -57,7 +57,7 @@ def source_name(source: Any) -> str:
     return Path(source).name if isinstance(source, str | Path) else "the table"
 
 
-def existing(source: str | Path) -> Path:
+def existing_path(source: str | Path) -> Path:
     """The path of a file or folder that is there."""
     path = Path(source).expanduser()
     if not str(source):
@@ -68,7 +68,7 @@ def existing(source: str | Path) -> Path:
     return path
 
 
-def kind_of(path: Path) -> str:
+def file_kind(path: Path) -> str:
     """The ending of a file that says how to read it; `.gz` goes with what stands before it."""
     endings = [ending.lower() for ending in path.suffixes[-2:]]
     return "".join(endings) if endings[-1:] == [".gz"] else "".join(endings[-1:])
@@ -85,7 +85,7 @@ def check_columns(known: list[str], wanted: Iterable[str], name: str) -> None:
 
 def read_file(path: Path, client: str, columns: list[str]) -> Any:
     """The table in one file; its ending says how it is written. No `columns`: all of them."""
-    kind, pyarrow = kind_of(path), arrow()
+    kind, pyarrow = file_kind(path), import_arrow()
     try:
         if kind in (".csv", ".csv.gz", ".tsv"):
             return read_csv(path, client)
@@ -105,7 +105,7 @@ def read_csv(path: Path, client: str) -> Any:
     numbers may have a decimal comma. Empty fields and words such as NA and NaN are missing values.
     Clients are read as text, so that 007 is not 7.
     """
-    pyarrow, csv = arrow(), arrow("pyarrow.csv")
+    pyarrow, csv = import_arrow(), import_arrow("pyarrow.csv")
     with pyarrow.input_stream(str(path)) as stream:
         opening = bytes(stream.read(1 << 20))
     if opening.startswith(UTF16):
@@ -149,7 +149,7 @@ def has_decimal_commas(text: bytes) -> bool:
 
 def read_parquet(path: Path, columns: list[str]) -> Any:
     """A Parquet table; of a wide one only `columns`, if any are named. Text comes as codes."""
-    pyarrow, parquet = arrow(), arrow("pyarrow.parquet")
+    pyarrow, parquet = import_arrow(), import_arrow("pyarrow.parquet")
     schema = parquet.read_schema(str(path))
     check_columns(schema.names, columns, path.name)
     text = [field.name for field in schema if pyarrow.types.is_string(field.type)]
@@ -159,9 +159,9 @@ def read_parquet(path: Path, columns: list[str]) -> Any:
 
 def read_arrow(path: Path) -> Any:
     """A Feather file, or an Arrow file or stream."""
-    pyarrow = arrow()
+    pyarrow = import_arrow()
     try:
-        return arrow("pyarrow.feather").read_table(str(path))
+        return import_arrow("pyarrow.feather").read_table(str(path))
     except pyarrow.ArrowInvalid:
         try:
             with pyarrow.memory_map(str(path)) as file:
@@ -177,9 +177,9 @@ def client_files(folder: Path) -> list[Path]:
     files = sorted(
         path
         for path in folder.iterdir()
-        if kind_of(path) in (*TABLES, ".npz") and not path.name.startswith(".")
+        if file_kind(path) in (*TABLES, ".npz") and not path.name.startswith(".")
     )
-    kinds = sorted({kind_of(path) for path in files})
+    kinds = sorted({file_kind(path) for path in files})
     if not kinds:
         raise DataError(f"{folder} must hold a .npz, .csv or .parquet file for each client")
     if len(kinds) > 1:
@@ -192,7 +192,7 @@ def read_folder(folder: Path, client: str) -> Any:
 
     A column of that name in the files is replaced.
     """
-    pyarrow = arrow()
+    pyarrow = import_arrow()
     files = client_files(folder)
     tables = [read_file(path, client, []) for path in files]
     for path, table in zip(files, tables, strict=True):
@@ -204,7 +204,7 @@ def read_folder(folder: Path, client: str) -> Any:
                 f"the files in {folder} must have the same columns: `{odd[0]}` is not in both "
                 f"{files[0].name} and {path.name}"
             )
-    names = pyarrow.array([path.name[: -len(kind_of(path))] for path in files])
+    names = pyarrow.array([path.name[: -len(file_kind(path))] for path in files])
     sizes = [table.num_rows for table in tables]
     try:
         whole = pyarrow.concat_tables(
@@ -221,12 +221,12 @@ def read_folder(folder: Path, client: str) -> Any:
     return whole.append_column(client, owners)
 
 
-def from_memory(source: Any) -> Any:
+def table_from_object(source: Any) -> Any:
     """A table of an object: Arrow, pandas, polars, Hugging Face `datasets`, or a dict of columns.
 
     All are known by what they can do; none of those libraries is imported.
     """
-    pyarrow = arrow()
+    pyarrow = import_arrow()
     if isinstance(source, pyarrow.Table):
         return source
     if isinstance(getattr(source, "column_names", None), dict):

@@ -1,7 +1,7 @@
 """The schema of a table: how its columns become numbers, fixed once for all who hold such a table.
 
 A federation that lies on one machine learns this from sums over all clients. Where every node has a
-table of its own, it is learnt from one table that stands for all, before anything is deployed, and
+table of its own, it is read off one table that stands for all, before anything is deployed, and
 then holds for everybody: the same features, in the same order and scale, and the same classes.
 """
 
@@ -15,19 +15,19 @@ import torch
 from coterie.core.errors import CheckpointError, DataError
 from coterie.data.federation import Federation, Samples
 from coterie.data.tables.arrays import read_npz
-from coterie.data.tables.build import (
-    Prepared,
-    Table,
-    encoded,
-    federation_name,
-    holds_arrays,
-    samples,
-)
-from coterie.data.tables.columns import check_finite, client_column, column_of
+from coterie.data.tables.client_rows import drop_small_clients, group_rows, split_rows
+from coterie.data.tables.columns import check_finite, client_column, read_column
 from coterie.data.tables.encoding import Encoder, Indicator, OneHot, Scaled
-from coterie.data.tables.labels import Labels, check_label, in_known_classes
-from coterie.data.tables.read import existing
-from coterie.data.tables.rows import divided, grouped, large_enough
+from coterie.data.tables.labels import Labels, as_known_classes, check_label
+from coterie.data.tables.read import existing_path
+from coterie.data.tables.table import (
+    PreparedTable,
+    Table,
+    encode_rows,
+    federation_name,
+    is_array_folder,
+    make_samples,
+)
 
 KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (Scaled, Indicator, OneHot)}
 
@@ -41,7 +41,7 @@ class Schema:
     shape: tuple[int, ...]  # of one sample
 
     @classmethod
-    def learnt(cls, prepared: Prepared) -> Schema:
+    def from_table(cls, prepared: PreparedTable) -> Schema:
         """The schema of a table that stands for all."""
         shape = tuple(prepared.federation.train.x.shape[1:])
         return cls(prepared.encoders, prepared.classes, shape)
@@ -68,39 +68,40 @@ class Schema:
     def federation(self, settings: Table, seed: int) -> Federation:
         """The clients of the table or folder at `settings.path`, one or more, in this schema."""
         name = federation_name(settings.path)
-        if holds_arrays(settings.path) != (not self.encoders):
+        if is_array_folder(settings.path) != (not self.encoders):
             kind = "tables" if self.encoders else ".npz arrays"
             raise DataError(f"{name} does not fit the app, which was made for {kind}")
         if not self.encoders:
-            arrays = read_npz(existing(settings.path), fewest=1)
+            arrays = read_npz(existing_path(settings.path), fewest=1)
             if tuple(arrays.x.shape[1:]) != self.shape:
                 raise DataError(
                     f"{name} does not fit the app: its samples have the shape "
                     f"{list(arrays.x.shape[1:])}, those of the app {list(self.shape)}"
                 )
-            clients = large_enough(arrays.clients, settings.min_samples, fewest=1)
+            clients = drop_small_clients(arrays.clients, settings.min_samples, fewest=1)
             labels = self.labels(arrays.label, clients.rows)
-            parts = divided(clients, settings.train_share, seed)
+            parts = split_rows(clients, settings.train_share, seed)
             train, test = (
-                samples(arrays.x[torch.from_numpy(part.rows)], labels, part) for part in parts
+                make_samples(arrays.x[torch.from_numpy(part.rows)], labels, part) for part in parts
             )
         else:
             columns = ",".join(dict.fromkeys(encoder.column for encoder in self.encoders))
             table = Table(**{**asdict(settings), "features": columns}).read(settings.path)
-            clients = grouped(client_column(table, settings.client), fewest=1)
-            clients = large_enough(clients, settings.min_samples, fewest=1)
-            labels = self.labels(column_of(table, settings.label), clients.rows)
+            clients = group_rows(client_column(table, settings.client), fewest=1)
+            clients = drop_small_clients(clients, settings.min_samples, fewest=1)
+            labels = self.labels(read_column(table, settings.label), clients.rows)
             for encoder in self.encoders:
-                column = check_finite(column_of(table, encoder.column))
+                column = check_finite(read_column(table, encoder.column))
                 if (column.kind == "text") != isinstance(encoder, OneHot):
                     wanted = "text" if isinstance(encoder, OneHot) else "numbers"
                     raise DataError(
                         f"{name} does not fit the app: the column `{encoder.column}` must hold "
                         f"{wanted}"
                     )
-            parts = divided(clients, settings.train_share, seed)
+            parts = split_rows(clients, settings.train_share, seed)
             train, test = (
-                samples(encoded(table, self.encoders, part), labels, part) for part in parts
+                make_samples(encode_rows(table, self.encoders, part), labels, part)
+                for part in parts
             )
         names = parts.train.names
         return Federation(train, test, name=name, clients=names, classes=self.classes)
@@ -108,7 +109,7 @@ class Schema:
     def labels(self, column: Any, rows: Any) -> Labels:
         """The labels of a column, numbered as everywhere."""
         check_label(column)
-        return in_known_classes(column, self.classes, rows)
+        return as_known_classes(column, self.classes, rows)
 
     def stub(self, shape: Any, kind: torch.dtype) -> Federation:
         """One client with samples of no meaning, for what only shapes decide."""

@@ -3,7 +3,7 @@
 No row leaves a client. For a column of numbers a client says its count of known values, their sum,
 and, once all have been told the mean, the sum and the sum of squares of the distances to it: that
 second round is there because squares of far-off numbers such as dates drown the variance. For a
-column of text it says how often it has each word. The server adds these up and knows no more.
+column of text it says how often it has each category. The server adds these up and knows no more.
 
 Rows lie one client after another; `offsets` [m + 1] says where each begins. All clients have rows.
 """
@@ -19,7 +19,7 @@ from scipy.sparse import coo_matrix
 Floats = NDArray[np.float64]
 
 
-class Sums(NamedTuple):
+class ClientSums(NamedTuple):
     """What each client says about a column of numbers."""
 
     known: Floats  # [m] known values
@@ -40,22 +40,22 @@ class Moments(NamedTuple):
         return not self.deviation > 1e-12 * abs(self.mean)
 
 
-def client_sums(values: Floats, offsets: NDArray[np.int64], about: float = 0.0) -> Sums:
+def client_sums(values: Floats, offsets: NDArray[np.int64], about: float = 0.0) -> ClientSums:
     """Each client's count, sum and sum of squares of `values - about`, without missing ones."""
     known = ~np.isnan(values)
     shifted = np.where(known, values - about, 0.0)
     begin = offsets[:-1]
-    return Sums(
+    return ClientSums(
         np.add.reduceat(known.astype(np.float64), begin),
         np.add.reduceat(shifted, begin),
         np.add.reduceat(shifted * shifted, begin),
     )
 
 
-def moments(values: Floats, offsets: NDArray[np.int64]) -> Moments:
+def column_moments(values: Floats, offsets: NDArray[np.int64]) -> Moments:
     """Mean and deviation of a column from the sums of its clients, in two rounds.
 
-    >>> moments(np.array([1.0, 3.0, np.nan, 5.0]), np.array([0, 2, 4]))
+    >>> column_moments(np.array([1.0, 3.0, np.nan, 5.0]), np.array([0, 2, 4]))
     Moments(known=3.0, mean=3.0, deviation=1.632993161855452)
     """
     first = client_sums(values, offsets)
@@ -69,20 +69,20 @@ def moments(values: Floats, offsets: NDArray[np.int64]) -> Moments:
     return Moments(count, rough + slip, max(variance, 0.0) ** 0.5)
 
 
-def word_counts(codes: NDArray[np.int64], offsets: NDArray[np.int64], words: int) -> Any:
-    """How often each client has each word, a sparse matrix [m, words + 1]; last: missing.
+def category_counts(codes: NDArray[np.int64], offsets: NDArray[np.int64], categories: int) -> Any:
+    """How often each client has each category, a sparse matrix [m, categories + 1]; last: missing.
 
-    >>> word_counts(np.array([0, 0, 1, -1]), np.array([0, 3, 4]), 2).toarray().tolist()
+    >>> category_counts(np.array([0, 0, 1, -1]), np.array([0, 3, 4]), 2).toarray().tolist()
     [[2, 1, 0], [0, 0, 1]]
     """
     clients = len(offsets) - 1
     owner = np.repeat(np.arange(clients), np.diff(offsets))
-    place = np.where(codes < 0, words, codes)
+    place = np.where(codes < 0, categories, codes)
     ones = np.ones(len(codes), np.int64)
-    return coo_matrix((ones, (owner, place)), shape=(clients, words + 1)).tocsr()
+    return coo_matrix((ones, (owner, place)), shape=(clients, categories + 1)).tocsr()
 
 
 def total_counts(counts: Any) -> NDArray[np.int64]:
-    """The clients' word counts added up, [words + 1]."""
+    """The clients' counts of categories added up, [categories + 1]."""
     total: NDArray[np.int64] = np.asarray(counts.sum(axis=0)).ravel()
     return total

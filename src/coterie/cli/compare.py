@@ -1,0 +1,59 @@
+"""`coterie compare`: run several algorithms side by side."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from typing import Any
+
+from coterie.cli.common import INTERRUPTED, add_sweep_options, new_folder
+from coterie.core.errors import SettingError
+
+
+def add_compare(commands: Any) -> None:
+    """Add `coterie compare` to the command line."""
+    compare = commands.add_parser("compare", help="run several algorithms side by side")
+    compare.add_argument(
+        "words",
+        nargs="*",
+        metavar="ALGORITHMS FEDERATIONS key=value",
+        help="as in: ifca,fedavg,local rotated-digits seeds=5 ifca.k=4",
+    )
+    compare.add_argument(
+        "--format", default="markdown", help="of the table: markdown, latex or csv"
+    )
+    add_sweep_options(compare, "runs/compare-...")
+    compare.set_defaults(command=compare_command)
+
+
+def compare_command(options: argparse.Namespace) -> int:
+    from coterie.cli.progress_bar import SweepProgressBar
+    from coterie.experiment.comparison import Comparison, results_of_jobs
+    from coterie.experiment.sweeps import run_jobs
+    from coterie.report.pages import write_page
+    from coterie.report.text_tables import TABLE_FORMATS
+
+    comparison = Comparison.parse(options.words)
+    formats = [*TABLE_FORMATS, "csv"]
+    if options.format not in formats:
+        raise SettingError(f"--format must be one of {', '.join(formats)}, got {options.format}")
+    place = options.out or new_folder("compare", "-".join(comparison.algorithms))
+    jobs = comparison.jobs(place)
+    try:
+        with SweepProgressBar("compare") as progress:
+            results = run_jobs(jobs, workers=options.workers, tell=progress.on_rounds)
+    except KeyboardInterrupt:
+        again = shlex.join(["coterie", "compare", *options.words, "--out", str(place)])
+        print(f"coterie: interrupted; continue with: {again}", file=sys.stderr)
+        return INTERRUPTED
+    outcome = results_of_jobs(comparison, results)
+    written = write_page([job.folder for job in jobs], place / "report.html")
+    if options.format == "csv":
+        print(outcome.csv())
+        return 0
+    for federation in comparison.federations:
+        print(f"{federation}, {len(comparison.seeds)} seeds, mean ± standard deviation\n")
+        print(TABLE_FORMATS[options.format](*outcome.table(federation)) + "\n")
+    print(f"The runs are in {place}, the report is {written}")
+    return 0

@@ -1,0 +1,188 @@
+"""What a run shows while it goes on, on stderr, and when it is done."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn
+from rich.progress import Progress as Bar
+
+if TYPE_CHECKING:
+    from coterie.experiment.run import Run
+
+SHOWN_CLUSTERS = 8  # more sizes than this do not fit a line
+QUIET_SECONDS = 10.0  # between two lines where there is no terminal
+
+
+class RunProgressBar:
+    """A line with rounds, accuracy, cluster sizes and time left.
+
+    On a terminal the line moves; elsewhere a new one is printed every ten seconds.
+    """
+
+    def __init__(self, title: str, rounds: int, done: int) -> None:
+        self.title = title
+        self.rounds = rounds
+        self.first = done
+        self.round = 0  # that goes on; 0: the start
+        self.heard = False  # of a round that is done
+        self.began = self.said = time.monotonic()
+        self.console = Console(stderr=True)
+        self.bar: Bar | None = None
+        if self.console.is_terminal:
+            self.bar = Bar(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=20),
+                TextColumn("{task.fields[news]}"),
+                console=self.console,
+                transient=True,
+            )
+            self.row = self.bar.add_task(title, total=rounds, completed=done, news="starting")
+
+    def __enter__(self) -> RunProgressBar:
+        if self.bar is not None:
+            self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def on_reply(self, round: int, replies: int) -> None:
+        """Show that clients reply, until a round is done: a start may take as long as many."""
+        if round and not self.round:
+            self.began = time.monotonic()  # the time left is that of rounds
+        self.round = round
+        if self.heard:
+            return
+        news = f"{f'round {round}/{self.rounds}' if round else 'start'}  {replies} replies"
+        if self.bar is not None:
+            self.bar.update(self.row, news=news)
+        elif time.monotonic() - self.said >= QUIET_SECONDS:
+            self._print(news)
+
+    def on_round(self, record: dict[str, Any]) -> None:
+        """Show a round that is done."""
+        self.heard = True
+        news = self._status_text(record)
+        if self.bar is not None:
+            self.bar.update(self.row, completed=record["round"], news=news)
+        elif record["round"] == self.rounds or time.monotonic() - self.said >= QUIET_SECONDS:
+            self._print(news)
+
+    def _print(self, news: str) -> None:
+        self.said = time.monotonic()
+        print(f"{self.title}: {news}", file=sys.stderr, flush=True)
+
+    def _status_text(self, record: dict[str, Any]) -> str:
+        done = record["round"]
+        parts = [f"round {done}/{self.rounds}"]
+        numbers = record["metrics"]
+        for name in ("accuracy", "train_accuracy"):
+            if name in numbers:
+                parts.append(f"{name.replace('_', ' ')} {numbers[name]:.1%}")
+        if not any("accuracy" in name for name in numbers) and "loss" in numbers:
+            parts.append(f"loss {numbers['loss']:.4g}")
+        parts.append(f"clusters {sizes_text(record['sizes'])}")
+        elapsed = time.monotonic() - self.began
+        left = elapsed / (done - self.first) * (self.rounds - done)
+        parts.append(f"{left // 60:.0f}:{left % 60:02.0f} left")
+        return "  ".join(parts)
+
+
+class SweepProgressBar:
+    """A line about many runs: rounds of all of them, runs that are done, time left."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self.began = self.said = time.monotonic()
+        self.first: int | None = None  # rounds that were there when it began
+        self.console = Console(stderr=True)
+        self.status = self.console.status(title) if self.console.is_terminal else None
+
+    def __enter__(self) -> SweepProgressBar:
+        if self.status is not None:
+            self.status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.status is not None:
+            self.status.stop()
+
+    def on_rounds(self, done: int, rounds: int, finished: int, runs: int) -> None:
+        """Show how far the runs are."""
+        if self.first is None:
+            self.first = done
+        news = f"{self.title}: {finished} of {runs} runs done, {done} of {rounds} rounds"
+        if done > self.first:
+            left = (time.monotonic() - self.began) / (done - self.first) * (rounds - done)
+            news += f", {left // 60:.0f}:{left % 60:02.0f} left"
+        if self.status is not None:
+            self.status.update(news)
+        elif finished == runs or time.monotonic() - self.said >= QUIET_SECONDS:
+            self.said = time.monotonic()
+            print(news, file=sys.stderr, flush=True)
+
+
+def sizes_text(sizes: list[int]) -> str:
+    """How many clusters somebody is in, and their sizes: the largest ones if there are many.
+
+    >>> sizes_text([20, 0, 40])
+    '2: 20 0 40'
+    >>> sizes_text([1] * 80)
+    '80: 1 1 1 1 1 1 1 1 ...'
+    """
+    filled = sorted((size for size in sizes if size), reverse=True)
+    if len(sizes) <= SHOWN_CLUSTERS:
+        return f"{len(filled)}: {' '.join(map(str, sizes))}"
+    more = " ..." if len(filled) > SHOWN_CLUSTERS else ""
+    return f"{len(filled)}: {' '.join(map(str, filled[:SHOWN_CLUSTERS]))}{more}"
+
+
+def bytes_text(count: float) -> str:
+    """Bytes in the largest unit that fits.
+
+    >>> bytes_text(558 * 2**20)
+    '558.0 MiB'
+    """
+    units = ["B", "KiB", "MiB", "GiB", "TiB"]
+    while count >= 1024 and len(units) > 1:
+        count /= 1024
+        units.pop(0)
+    return f"{count:.0f} B" if units[0] == "B" else f"{count:.1f} {units[0]}"
+
+
+def outcome_text(run: Run) -> str:
+    """The outcome of a run in a few lines."""
+    result, numbers = run.result, run.metrics
+    names = f"{result['algorithm']} on {result['federation']}"
+    lines = [
+        f"{names}: {result['rounds']} rounds, seed {result['seed']}, {result['seconds']:.1f} s"
+    ]
+    prefix = "" if "loss" in numbers else "train_"
+    words = prefix.replace("_", " ")
+    if f"{prefix}accuracy_macro" in numbers:
+        pooled, mean = numbers[f"{prefix}accuracy"], numbers[f"{prefix}accuracy_macro"]
+        lines.append(f"  {words}accuracy  {pooled:.2%} of samples, {mean:.2%} as mean of clients")
+    lines.append(f"  {words}loss      {numbers[f'{prefix}loss']:.4g}")
+    if "distance" in numbers:
+        lines.append(
+            f"  distance  {numbers['distance']:.4g} one to one, "
+            f"{numbers['distance_nearest']:.4g} to the nearest truth"
+        )
+    clustered = run.clusters if run.labels is None else run.labels
+    sizes = [int((clustered == j).sum()) for j in range(int(clustered.max()) + 1)]
+    what = "" if run.labels is None else " samples"
+    found = f"  clusters  {sizes_text(sizes)}{what}"
+    if "ari" in numbers:
+        scores = f"ARI {numbers['ari']:.2f}, NMI {numbers['nmi']:.2f}"
+        found += f" ({scores}, purity {numbers['purity']:.2f})"
+    lines.append(found)
+    down, up = bytes_text(result["bytes_down"]), bytes_text(result["bytes_up"])
+    lines.append(f"  network   {down} down, {up} up")
+    if run.folder is not None:
+        lines.append(f"  report    {run.folder.path / 'report.html'}")
+    return "\n".join(lines)

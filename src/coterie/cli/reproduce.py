@@ -1,0 +1,62 @@
+"""`coterie reproduce`: run a table or figure of the papers, or list all of them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from coterie.cli.common import INTERRUPTED, add_sweep_options
+from coterie.core.errors import SettingError
+
+
+def add_reproduce(commands: Any) -> None:
+    """Add `coterie reproduce` to the command line."""
+    reproduce = commands.add_parser("reproduce", help="run a table or figure of the papers")
+    reproduce.add_argument("name", nargs="?", help="as in fpfc/table1; without it, a list of all")
+    reproduce.add_argument("--quick", action="store_true", help="in minutes, with fewer rounds")
+    reproduce.add_argument("--full", action="store_true", help="in the setting of the paper")
+    reproduce.add_argument("--seeds", type=int, default=0, metavar="N", help="in place of its own")
+    reproduce.add_argument("--only", default="", metavar="TEXT", help="lines with this in the name")
+    add_sweep_options(reproduce, "runs/reproduce")
+    reproduce.set_defaults(command=reproduce_command)
+
+
+def reproduce_command(options: argparse.Namespace) -> int:
+    from coterie.cli.progress_bar import SweepProgressBar
+    from coterie.experiment import recipes
+    from coterie.experiment.sweeps import run_jobs
+    from coterie.report.text_tables import markdown_table
+
+    if options.name is None:
+        print(recipes.recipe_list())
+        return 0
+    if options.quick and options.full:
+        raise SettingError("a recipe is run --quick or --full, not both")
+    recipe = recipes.find_recipe(options.name)
+    mode = "full" if options.full else "quick"
+    seeds = options.seeds or recipe.seeds[mode]
+    if seeds < 1:
+        raise SettingError(f"--seeds must be at least 1, got {seeds}")
+    place = options.out or Path("runs") / "reproduce"
+    print(
+        f"{recipe.item} of {recipe.paper}\n{recipe.title}\n"
+        f"{mode}: about {recipe.minutes[mode]:g} minutes on two cores for all of it",
+        file=sys.stderr,
+    )
+    jobs = recipe.jobs(mode, seeds, place, options.only)
+    try:
+        with SweepProgressBar(recipe.name) as progress:
+            results = run_jobs(jobs, workers=options.workers, tell=progress.on_rounds)
+    except KeyboardInterrupt:
+        print("coterie: interrupted; the same command continues", file=sys.stderr)
+        return INTERRUPTED
+    numbers = recipe.numbers(mode, seeds, results, options.only)
+    head, rows, orders = recipe.verdicts(numbers)
+    print(markdown_table(head, rows))
+    print("\n".join(orders))
+    if recipe.notes:
+        print("\n" + recipe.notes.strip())
+    print(f"\nWritten to {recipe.save_numbers(mode, seeds, numbers)}; the runs are in {place}")
+    return 0

@@ -1,0 +1,113 @@
+"""`coterie run`: run an algorithm on a federation and write a report."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from coterie.cli.common import INTERRUPTED, new_folder
+from coterie.core.errors import CoterieError, SettingError
+
+if TYPE_CHECKING:
+    from coterie.experiment.plan import Plan
+
+
+def add_run(commands: Any) -> None:
+    """Add `coterie run` to the command line."""
+    run = commands.add_parser("run", help="run an algorithm on a federation and write a report")
+    run.add_argument(
+        "words",
+        nargs="*",
+        metavar="ALGORITHM FEDERATION key=value",
+        help="as in: ifca rotated-digits k=4",
+    )
+    run.add_argument(
+        "--out", type=Path, metavar="DIR", help="the run folder (default: a new one in runs/)"
+    )
+    run.add_argument(
+        "--resume", type=Path, metavar="DIR", help="continue the interrupted run in DIR"
+    )
+    run.add_argument(
+        "--json", action="store_true", help="print one JSON object on stdout, nothing else"
+    )
+    run.add_argument(
+        "--shards", type=int, metavar="N", help="run the clients in N Ray actors (0: one per core)"
+    )
+    run.add_argument(
+        "--ray", default="", metavar="ADDRESS", help="of the Ray cluster to use, as in auto"
+    )
+    run.add_argument(
+        "--track",
+        action="append",
+        default=[],
+        metavar="WHERE",
+        help="write the numbers to mlflow or tensorboard[:DIR] as well",
+    )
+    run.set_defaults(command=run_command)
+
+
+def run_command(options: argparse.Namespace) -> int:
+    from coterie.cli.progress_bar import RunProgressBar, outcome_text
+    from coterie.experiment.folder import Record
+    from coterie.experiment.run import Run
+    from coterie.experiment.trackers import make_tracker
+    from coterie.files import to_json
+
+    plan, path, config = find_plan(options)
+    run = plan.run(config)
+    if options.shards is not None or options.ray:
+        if not isinstance(run, Run):
+            raise SettingError("several starts or values run in one process; leave out --shards")
+        run.use_ray(options.shards or 0, options.ray)
+    if path is None:
+        path = new_folder(plan.algorithm_name, plan.federation_name)
+    run.use(path, resume=options.resume is not None)
+    progress = RunProgressBar(
+        f"{plan.algorithm_name} on {plan.federation_name}", run.settings.rounds, run.rounds
+    )
+    trackers = [make_tracker(word, path, run.rounds) for word in options.track]
+
+    def on_round(record: Record) -> None:
+        progress.on_round(record)
+        for tracker in trackers:
+            tracker.round(record)
+
+    for tracker in trackers:
+        tracker.begin(config)
+    try:
+        with progress:
+            done = run.complete(on_round, progress.on_reply)
+    except KeyboardInterrupt:
+        print(
+            f"coterie: interrupted; the checkpoint holds {run.saved} rounds; "
+            f"continue with: coterie run --resume {shlex.quote(str(path))}",
+            file=sys.stderr,
+        )
+        return INTERRUPTED
+    except OSError as error:
+        raise CoterieError(
+            f"the run stopped: {error}; `coterie run --resume {path}` continues it"
+        ) from error
+    for tracker in trackers:
+        tracker.end(done.result)
+    print(to_json(done.result) if options.json else outcome_text(done))
+    return 0
+
+
+def find_plan(options: argparse.Namespace) -> tuple[Plan, Path | None, dict[str, Any]]:
+    """What is to be run, the folder if it is known already, and the configuration."""
+    from coterie.experiment.folder import RunFolder
+    from coterie.experiment.plan import make_plan, plan_again
+
+    if options.resume is not None:
+        if options.out is not None:
+            raise SettingError("--resume continues in its own folder; leave out --out")
+        config = RunFolder.existing(options.resume).config
+        return plan_again(config, options.words), options.resume, config
+    if options.out is not None and not options.out.name:
+        raise SettingError(f"--out must name a folder, got {str(options.out)!r}")
+    plan = make_plan(options.words)
+    return plan, options.out, plan.config()

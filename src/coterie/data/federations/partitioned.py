@@ -1,0 +1,110 @@
+"""Labelled image sets split among clients evenly, by Dirichlet shares, or in shards.
+
+These have no true clusters: the standard ways of making clients differ, for baselines.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from coterie.core import seeds
+from coterie.core.settings import setting
+from coterie.core.validate import above, at_least, one_of
+from coterie.data import partition, sources
+from coterie.data.federation import Federation, Samples, check_train_share, split_parts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Digits:
+    """scikit-learn's 1,797 digits, split evenly, by Dirichlet shares, or in shards."""
+
+    clients: int = setting(20, "clients m")
+    split: str = setting("dirichlet", "how samples are split: iid, dirichlet or shards")
+    alpha: float = setting(0.5, "Dirichlet concentration; small: clients differ much")
+    shards: int = setting(2, "shards that each client gets")
+    train_share: float = setting(0.8, "share of a client's samples that it trains on")
+
+    name: ClassVar[str] = "digits"
+    class_count: ClassVar[int] = 10
+    pixel_scale: ClassVar[float] = 1.0
+    suggests: ClassVar[dict[str, Any]] = {
+        "lr": 0.1,
+        "epochs": 1,
+        "batch": 10,
+        "rounds": 50,
+        "network": "mlp",
+        "hidden": 100,
+    }
+
+    def __post_init__(self) -> None:
+        at_least(self, "clients", 1)
+        one_of(self, "split", ["iid", "dirichlet", "shards"])
+        above(self, "alpha", 0)
+        at_least(self, "shards", 1)
+        check_train_share(self)
+
+    def build(self, seed: int) -> Federation:
+        x, y = self.source()
+        generator = seeds.generator(seed, "deal")
+        if self.split == "iid":
+            parts = partition.iid(y, self.clients, generator)
+        elif self.split == "dirichlet":
+            parts = partition.dirichlet(y, self.clients, self.alpha, generator)
+        else:
+            parts = partition.shards(y, self.clients, self.shards, generator)
+        train, test = split_parts(parts, self.train_share, seed)
+        return Federation(
+            Samples.select(x, y, train),
+            Samples.select(x, y, test),
+            name=self.name,
+            class_count=self.class_count,
+            scale=self.pixel_scale,
+        )
+
+    def source(self) -> tuple[Tensor, Tensor]:
+        """All images and labels."""
+        return sources.load_digits()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mnist(Digits):
+    """MNIST's 60,000 training digits, split evenly, by Dirichlet shares, or in shards."""
+
+    clients: int = setting(100, "clients m")
+
+    name: ClassVar[str] = "mnist"
+    pixel_scale: ClassVar[float] = 255
+    suggests: ClassVar[dict[str, Any]] = {**Digits.suggests, "hidden": 200}
+
+    def source(self) -> tuple[Tensor, Tensor]:
+        return sources.load_mnist("train")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FashionMnist(Mnist):
+    """Fashion-MNIST's 60,000 training images, split like MNIST."""
+
+    name: ClassVar[str] = "fashion-mnist"
+
+    def source(self) -> tuple[Tensor, Tensor]:
+        return sources.load_fashion_mnist("train")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cifar10(Mnist):
+    """CIFAR-10's 50,000 training images, split like MNIST."""
+
+    name: ClassVar[str] = "cifar10"
+    suggests: ClassVar[dict[str, Any]] = {
+        "lr": 0.1,
+        "epochs": 1,
+        "batch": 10,
+        "rounds": 50,
+        "network": "cifar-cnn",
+    }
+
+    def source(self) -> tuple[Tensor, Tensor]:
+        return sources.load_cifar10("train")

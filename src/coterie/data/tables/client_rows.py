@@ -1,0 +1,85 @@
+"""Which rows belong to which client, and which of them are trained on."""
+
+from __future__ import annotations
+
+import warnings
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from coterie.core.errors import CoterieWarning, DataError
+from coterie.data.federation import split_parts
+from coterie.data.tables.columns import Column
+
+Rows = NDArray[np.int64]
+
+
+class ClientRows(NamedTuple):
+    """Rows of a table, one client after another."""
+
+    names: tuple[str, ...]  # [m]
+    rows: Rows  # [N] places in the table
+    offsets: Rows  # [m + 1]: client i has rows[offsets[i]:offsets[i + 1]]
+
+
+def group_rows(client: Column, *, fewest: int = 2) -> ClientRows:
+    """The rows of every client, in the order of their names and of the table."""
+    if len(client.categories) < fewest:
+        raise DataError(
+            f"a federation needs two clients or more, but every row has {client.name} = "
+            f"{client.categories[0]}"
+        )
+    sizes = np.bincount(client.values, minlength=len(client.categories))
+    return ClientRows(
+        client.categories, np.argsort(client.values, kind="stable"), offsets_of(sizes)
+    )
+
+
+def drop_small_clients(clients: ClientRows, least: int, *, fewest: int = 2) -> ClientRows:
+    """The clients with `least` rows or more; how many are left out is a warning."""
+    sizes = np.diff(clients.offsets)
+    stay = sizes >= least
+    out = int((~stay).sum())
+    if not out:
+        return clients
+    if stay.sum() < fewest:
+        needs = "two clients or more" if fewest == 2 else "a client"
+        raise DataError(
+            f"a federation needs {needs} of at least `min_samples` rows, {least:,}, "
+            f"got {int(stay.sum()):,} of {len(sizes):,}; the largest has {sizes.max():,}"
+        )
+    warnings.warn(
+        f"{out:,} of {len(sizes):,} clients are left out, with {sizes[~stay].sum():,} rows in all: "
+        f"they have fewer than `min_samples`, {least:,}",
+        CoterieWarning,
+        stacklevel=2,
+    )
+    names = tuple(name for name, keep in zip(clients.names, stay.tolist(), strict=True) if keep)
+    return ClientRows(names, clients.rows[np.repeat(stay, sizes)], offsets_of(sizes[stay]))
+
+
+class TrainTestRows(NamedTuple):
+    """The training and test rows of the same clients."""
+
+    train: ClientRows
+    test: ClientRows
+
+
+def split_rows(clients: ClientRows, share: float, seed: int) -> TrainTestRows:
+    """Every client's rows split at random, `share` of them to train on, at least one each way.
+
+    How depends on the client's name, so that it is the same wherever the client is.
+    """
+    each = torch.from_numpy(clients.rows).split(np.diff(clients.offsets).tolist())
+    train, test = (
+        ClientRows(clients.names, torch.cat(part).numpy(), offsets_of([*map(len, part)]))
+        for part in split_parts(each, share, seed, clients.names)
+    )
+    return TrainTestRows(train, test)
+
+
+def offsets_of(sizes: NDArray[np.int64] | list[int]) -> Rows:
+    """Offsets of groups of such sizes, beginning with 0."""
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)

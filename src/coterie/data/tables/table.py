@@ -1,0 +1,229 @@
+"""A table of your own: any file with a column that says whose row it is, and one to predict.
+
+`path` is a CSV, Parquet, Feather or Arrow file, or a folder with one .csv, .parquet or .npz file
+for each client, named after it. In a .npz file x and y are taken as they are; of a table the
+columns become features of type float32:
+
+- numbers and booleans lose the mean and are divided by the standard deviation; dates and times
+  are numbers of days. A missing one becomes the mean, and a column that has any gets a second
+  feature that is 1 where it is missing.
+- text becomes one feature for each of its `categories` most frequent values; rarer ones share one
+  more, and missing values have one of their own. Values that only the test part has go with the
+  rarer ones; where there are none, all features of that text are 0.
+- a column that is constant, and text that is different in every row, is left out.
+
+Nothing is pooled to learn this. A client says how many values it has, their sum and their sum of
+squares, and how often it has each category; these are added up. Test rows have no part in it.
+
+Labels that are text, booleans, or whole numbers of at most 100 kinds are classes; real numbers
+are targets of a regression and are not scaled. `target` says otherwise.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.core.errors import CoterieWarning, SettingError
+from coterie.core.settings import setting
+from coterie.core.validate import at_least, one_of
+from coterie.data.federation import Federation, Samples, check_train_share
+from coterie.data.tables.arrays import Arrays, read_npz
+from coterie.data.tables.client_rows import ClientRows, drop_small_clients, group_rows, split_rows
+from coterie.data.tables.columns import check_finite, client_column, read_column
+from coterie.data.tables.encoding import Encoder, fit_encoder
+from coterie.data.tables.labels import TARGETS, Labels, looks_like_classes, read_labels
+from coterie.data.tables.quality import numeric_text_problems
+from coterie.data.tables.read import client_files, existing_path, file_kind, read_table
+
+
+class PreparedTable(NamedTuple):
+    """A federation, and the names that its numbers had."""
+
+    federation: Federation
+    clients: tuple[str, ...]  # [m]
+    features: tuple[str, ...]  # [d]; empty for arrays, which have no names
+    classes: tuple[str, ...]  # [c]; empty for regression
+    encoders: tuple[Encoder, ...] = ()  # how each column became features
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A table of your own: a file or folder of rows, each with its client and its label."""
+
+    path: str = setting(
+        "", "a .csv, .parquet, .feather or .arrow file, or a folder with a file per client"
+    )
+    client: str = setting(
+        "client", "column that says whose row it is; in a folder the file's name does"
+    )
+    label: str = setting("label", "column to predict")
+    features: str = setting("", "columns to predict from, with commas between; empty: all others")
+    target: str = setting(
+        "auto", "what the label is: classification, regression, or auto: by its type"
+    )
+    train_share: float = setting(0.8, "share of a client's rows that it trains on")
+    min_samples: int = setting(2, "rows that a client must have; smaller ones are left out")
+    categories: int = setting(20, "features that text becomes at most; rarer values share one more")
+    standardise: bool = setting(
+        True, "whether numbers are brought to mean 0 and standard deviation 1"
+    )
+
+    class_count: ClassVar[int] = 0  # as many as the labels show
+    pixel_scale: ClassVar[float] = 1.0
+    suggests: ClassVar[dict[str, Any]] = {"network": "mlp", "hidden": 32}
+
+    def __post_init__(self) -> None:
+        one_of(self, "target", TARGETS)
+        at_least(self, "min_samples", 2)
+        at_least(self, "categories", 1)
+        check_train_share(self)
+        if self.client == self.label:
+            raise SettingError(
+                f"`client` and `label` of Table must be two columns, got {self.label} for both"
+            )
+        named = self.columns
+        for column in named:
+            if column in (self.client, self.label):
+                raise SettingError(
+                    f"`features` of Table must not name the client or the label, got {column}"
+                )
+        if len(set(named)) < len(named):
+            raise SettingError(
+                f"`features` of Table must name a column once, got {','.join(named)}"
+            )
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that `features` names; none: all but the client and the label."""
+        return [name.strip() for name in self.features.split(",") if name.strip()]
+
+    def build(self, seed: int) -> Federation:
+        """The federation of the table at `path`."""
+        return self.prepare(self.path, seed).federation
+
+    def prepare(self, source: Any, seed: int) -> PreparedTable:
+        """The federation of any source, a path or an object, with the names of its numbers."""
+        if is_array_folder(source):
+            return prepare_arrays(
+                read_npz(existing_path(source)), self, seed, federation_name(source)
+            )
+        return prepare_table(self.read(source), self, seed, federation_name(source))
+
+    def read(self, source: Any) -> Any:
+        """The Arrow table of a source, checked to have the columns that the settings name."""
+        wanted = [self.client, self.label, *self.columns]
+        table = read_table(source, client=self.client, wanted=wanted, only=bool(self.columns))
+        return table.select([self.client, self.label, *self.chosen(table)])
+
+    def chosen(self, table: Any) -> list[str]:
+        """The columns of features."""
+        others = [name for name in table.column_names if name not in (self.client, self.label)]
+        return self.columns or others
+
+
+def federation_name(source: Any) -> str:
+    """What a federation of a source is called: by its file, if it has one."""
+    return Path(source).name if isinstance(source, str | Path) else "own data"
+
+
+def is_array_folder(source: Any) -> bool:
+    """Whether a source is a folder of `.npz` files."""
+    if not isinstance(source, str | Path) or not existing_path(source).is_dir():
+        return False
+    return file_kind(client_files(existing_path(source))[0]) == ".npz"
+
+
+def prepare_arrays(arrays: Arrays, settings: Table, seed: int, name: str) -> PreparedTable:
+    """The federation of arrays, split."""
+    clients = drop_small_clients(arrays.clients, settings.min_samples)
+    labels = read_labels(arrays.label, settings.target, clients.rows)
+    parts = split_rows(clients, settings.train_share, seed)
+    train, test = (
+        make_samples(arrays.x[torch.from_numpy(part.rows)], labels, part) for part in parts
+    )
+    federation = Federation(train, test, name=name, clients=clients.names, classes=labels.classes)
+    return PreparedTable(federation, clients.names, (), labels.classes)
+
+
+def prepare_table(table: Any, settings: Table, seed: int, name: str) -> PreparedTable:
+    """The federation of an Arrow table, split and encoded."""
+    clients = drop_small_clients(
+        group_rows(client_column(table, settings.client)), settings.min_samples
+    )
+    label = read_column(table, settings.label)
+    labels = read_labels(label, settings.target, clients.rows)
+    if settings.target == "auto" and looks_like_classes(label):
+        warnings.warn(
+            f"the label column `{label.name}` holds a few whole numbers but is of a real type, so "
+            "it is taken for a regression: say target=classification if they are classes",
+            CoterieWarning,
+            stacklevel=4,
+        )
+    parts = split_rows(clients, settings.train_share, seed)
+    encoders = fit_encoders(table, settings, parts.train)
+    train, test = (make_samples(encode_rows(table, encoders, part), labels, part) for part in parts)
+    features = tuple(feature for encoder in encoders for feature in encoder.names)
+    federation = Federation(
+        train,
+        test,
+        name=name,
+        clients=parts.train.names,
+        features=features,
+        classes=labels.classes,
+    )
+    return PreparedTable(federation, parts.train.names, features, labels.classes, tuple(encoders))
+
+
+def fit_encoders(table: Any, settings: Table, train: ClientRows) -> list[Encoder]:
+    """How to write each column, by its training rows; what is left out is a warning."""
+    encoders: list[Encoder] = []
+    left_out: dict[str, list[str]] = {}
+    for name in settings.chosen(table):
+        column = check_finite(read_column(table, name))
+        for problem in numeric_text_problems(column):
+            warnings.warn(problem, CoterieWarning, stacklevel=5)
+        answer = fit_encoder(
+            column,
+            train.rows,
+            train.offsets,
+            categories=settings.categories,
+            standardise=settings.standardise,
+        )
+        if isinstance(answer, str):
+            left_out.setdefault(answer, []).append(name)
+        else:
+            encoders.append(answer)
+    reasons = [f"{', '.join(names)} ({reason})" for reason, names in left_out.items()]
+    if not encoders:
+        raise SettingError(
+            f"a table needs a column to predict from besides `{settings.client}` and "
+            f"`{settings.label}`, got {' and '.join(reasons) or 'none'}"
+        )
+    if reasons:
+        warnings.warn(f"columns left out: {'; '.join(reasons)}", CoterieWarning, stacklevel=5)
+    return encoders
+
+
+def encode_rows(table: Any, encoders: Sequence[Encoder], part: ClientRows) -> Tensor:
+    """The features of some rows, [rows, d] float32; a column at a time, to save memory."""
+    widths = [len(encoder.names) for encoder in encoders]
+    out: NDArray[np.float32] = np.zeros((len(part.rows), sum(widths)), np.float32)
+    begin = 0
+    for encoder, width in zip(encoders, widths, strict=True):
+        encoder.write(read_column(table, encoder.column), part.rows, out[:, begin : begin + width])
+        begin += width
+    return torch.from_numpy(out)
+
+
+def make_samples(x: Tensor, labels: Labels, part: ClientRows) -> Samples:
+    """Samples of features that are in the order of `part`, with the labels of those rows."""
+    return Samples(x, torch.from_numpy(labels.values[part.rows]), torch.from_numpy(part.offsets))

@@ -1,0 +1,192 @@
+"""Scoring: models on the data of clients, wherever these are.
+
+`SimulatedScorer` has the data on this machine; `flower/evaluation.py` asks the clients of a
+network, which score themselves and send sums.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from coterie.core.algorithm import Serving
+from coterie.core.clients import Clients
+from coterie.core.cohort import Cohort
+from coterie.core.population import Population
+from coterie.core.task import MetricSums, TaskMetrics
+from coterie.data.federation import Federation
+from coterie.engine.malloc import tidily
+from coterie.engine.simulator import Simulator
+from coterie.evaluation.client_map import compares_losses, losses_or_gradients
+from coterie.tensors.devices import CPU
+from coterie.tensors.lazy import select_rows, to_device
+
+
+class SampleClusters(NamedTuple):
+    """The clusters of samples, where samples are clustered; client after client."""
+
+    found: Tensor  # [N] the cluster of every sample
+    true: Tensor  # [N] its label
+    sizes: Tensor  # [a] how many samples each client has
+
+
+class Evaluation(NamedTuple):
+    """Which model serves which client, and how well."""
+
+    serving: Serving
+    summary: TaskMetrics
+    samples: SampleClusters | None = None
+
+
+class Scorer(Protocol):
+    """Scores models on a part of the clients' data: `train` or `test`."""
+
+    @property
+    def tested(self) -> bool:
+        """Whether there is a test part."""
+
+    def clients(self, part: str) -> Clients:
+        """All clients of a part, to choose models by its data."""
+
+    def sizes(self, part: str) -> Tensor:
+        """How many samples of a part each client has, [m]."""
+
+    def score(
+        self,
+        serving: Serving,
+        part: str,
+        *,
+        samples_of: Tensor | None = None,
+        with_map: bool = False,
+    ) -> Evaluation:
+        """Score each served client on its own samples, or on those of the clients `samples_of`.
+
+        Where an answer takes a message, `with_map` asks for the `map_rows` in the same one.
+        """
+
+    def own_models(self, serving: Serving) -> Tensor:
+        """Every model in use: [k, d], or one for each client that adapts its model, if known."""
+
+    def sample_labels(self, serving: Serving) -> Tensor | None:
+        """The cluster of every training sample, [N]; None where clients are clustered."""
+
+    def map_rows(self, serving: Serving) -> tuple[Tensor, Tensor]:
+        """Ids of training clients, increasing, and the losses or gradients that place them."""
+
+
+class SimulatedScorer:
+    """Scores on the data of this machine.
+
+    `train` and `test` have the samples of both parts; `test` is made if there is a test part. Where
+    client steps run elsewhere, `population` is who trains.
+    """
+
+    def __init__(
+        self,
+        federation: Federation,
+        train: Simulator,
+        test: Simulator | None = None,
+        *,
+        population: Population | None = None,
+    ) -> None:
+        self.population = population or train
+        self.train = train
+        self.test = test
+        if test is None and federation.test is not None:
+            self.test = train.with_samples(federation.test, first_test_id(federation))
+
+    @property
+    def tested(self) -> bool:
+        return self.test is not None
+
+    def clients(self, part: str) -> Clients:
+        return (self.population if part == "train" else self._simulator(part)).at("serve")
+
+    def sizes(self, part: str) -> Tensor:
+        return self._simulator(part).samples.sizes
+
+    def score(
+        self,
+        serving: Serving,
+        part: str,
+        *,
+        samples_of: Tensor | None = None,
+        with_map: bool = False,
+    ) -> Evaluation:
+        on, ids = self._simulator(part), serving.ids
+        samples_of = ids if samples_of is None else samples_of
+        sizes = on.samples.sizes[on.locate(samples_of)]
+        sums = MetricSums(on.task, len(ids))
+        labels: dict[int, tuple[Tensor, Tensor]] = {}  # place -> found and true ones
+        for chunk in tidily(on.chunking.cut(sizes)):
+            cohort = on.cohort(samples_of[chunk], 0, (on.seed, "score"))
+            if serving.label is None:
+                scores = on.on_device(cohort.score, self._models(serving, ids[chunk]))
+            else:
+                label = on.on_device(serving.label, cohort, models=serving.models)
+                scores = on.on_device(score_by_label, cohort, serving.models, label)
+                for place, row, (_, y) in zip(chunk.tolist(), label, cohort, strict=True):
+                    labels[place] = to_device(row[: len(y)], CPU), to_device(y, CPU)
+            sums.add(chunk, to_device(scores, CPU))
+        if serving.label is None:
+            return Evaluation(serving, sums.finish())
+        found, true = zip(*(labels[place] for place in range(len(ids))), strict=True)
+        samples = SampleClusters(torch.cat(found), torch.cat(true), sizes)
+        return Evaluation(serving, sums.finish(), samples)
+
+    def own_models(self, serving: Serving) -> Tensor:
+        if serving.adapt is None:
+            return serving.models
+        rows = torch.empty(len(serving.ids), serving.models.shape[1], dtype=serving.models.dtype)
+        for ids in tidily(self.train.chunks(serving.ids)):
+            rows[positions(serving.ids, ids)] = to_device(self._models(serving, ids), CPU)
+        return rows
+
+    def sample_labels(self, serving: Serving) -> Tensor | None:
+        samples = None if serving.label is None else self.score(serving, "train").samples
+        return None if samples is None else samples.found
+
+    def map_rows(self, serving: Serving) -> tuple[Tensor, Tensor]:
+        by_loss, seed = compares_losses(serving), self.train.seed
+        chunks, order = [], []
+        for ids in tidily(self.train.chunks(serving.ids)):
+            cohort = self.train.cohort(ids, 0, (seed, "map"))
+            rows = self.train.on_device(losses_or_gradients, cohort, serving.models, seed, by_loss)
+            chunks.append(to_device(rows, CPU))
+            order.append(ids)
+        return serving.ids, torch.cat(chunks)[torch.cat(order).argsort()]
+
+    def _simulator(self, part: str) -> Simulator:
+        simulator = self.train if part == "train" else self.test
+        assert simulator is not None, "there is no test part"
+        return simulator
+
+    def _models(self, serving: Serving, ids: Tensor) -> Tensor:
+        """The models [c, d] that clients `ids` use."""
+        models = select_rows(serving.models, serving.cluster[positions(serving.ids, ids)])
+        if serving.adapt is None:
+            return models
+        cohort = self.train.cohort(ids, 0, (self.train.seed, "adapt"))
+        adapted: Tensor = self.train.on_device(serving.adapt, cohort, model=models)
+        return adapted
+
+
+def score_by_label(cohort: Cohort, models: Tensor, label: Tensor) -> Tensor:
+    """The task's sums [m, s] where each sample is under the model that its label [m, n] names."""
+    total = torch.zeros(())
+    for j in label.unique().tolist():
+        model = models[j].expand(len(cohort), -1)
+        total = total + cohort.among(label == j).score(model)
+    return total
+
+
+def positions(ids: Tensor, some: Tensor) -> Tensor:
+    """Where `some` stand in increasing `ids`."""
+    return torch.searchsorted(ids, some)
+
+
+def first_test_id(federation: Federation) -> int:
+    """The id of the first client of the test part; unseen clients are numbered after the others."""
+    return len(federation) if federation.unseen else 0

@@ -1,0 +1,116 @@
+"""The page of several runs: curves over each other, the table of the comparison, every run."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from coterie.report import figures, headline
+from coterie.report.palette import colour
+from coterie.report.run_files import RunFiles
+from coterie.report.template import fill_template
+
+Groups = dict[str, dict[str, list[RunFiles]]]  # federation -> label -> runs
+Table = tuple[list[str], list[list[str]]]  # headings and rows
+
+# The curves that are drawn, as far as runs have them.
+DRAWN = ("accuracy", "train_accuracy", "success", "ari", "loss", "train_loss", "distance")
+
+
+def group_runs(runs: Sequence[RunFiles]) -> Groups:
+    """Runs by federation, then by what tells them apart other than the seed.
+
+    The label of a group is its algorithm, with those settings in which runs of that algorithm on
+    that federation differ.
+    """
+    kinds: dict[tuple[str, str], list[RunFiles]] = {}
+    for run in runs:
+        key = (str(run.config.get("federation")), str(run.config.get("algorithm")))
+        kinds.setdefault(key, []).append(run)
+    groups: Groups = {}
+    for (federation, algorithm), alike in kinds.items():
+        settings = [run.config.get("settings") or {} for run in alike]
+        names = dict.fromkeys(name for each in settings for name in each if name != "seed")
+        told = [
+            n for n in names if len({headline.setting_text(each.get(n)) for each in settings}) > 1
+        ]
+        for run, each in zip(alike, settings, strict=True):
+            words = [f"{name}={headline.setting_text(each.get(name))}" for name in told]
+            label = " ".join([algorithm, *words])
+            groups.setdefault(federation, {}).setdefault(label, []).append(run)
+    return groups
+
+
+def render_comparison(
+    groups: Groups, tables: dict[str, Table], place: Path | None = None, live: bool = False
+) -> str:
+    """The HTML page of grouped runs; `tables` compares the groups on each federation.
+
+    With `place`, the folder that the page will lie in, runs are linked to their own pages.
+    """
+    charts: dict[str, figures.Figure] = {}
+    sections = []
+    for number, (federation, labels) in enumerate(groups.items()):
+        histories = {label: [run.rounds for run in runs] for label, runs in labels.items()}
+        drawn = []
+        for key in DRAWN:
+            figure = figures.mean_curves(histories, key)
+            if figure is not None:
+                drawn.append((f"{key}_{number}", headline.metric_label(key)))
+                charts[f"{key}_{number}"] = figure
+        sections.append(
+            {
+                "federation": federation,
+                "charts": drawn,
+                "table": tables.get(federation),
+                "seeds": max(len(runs) for runs in labels.values()),
+                "runs": [
+                    _row(run, label, colour(i), place)
+                    for i, (label, runs) in enumerate(labels.items())
+                    for run in runs
+                ],
+            }
+        )
+    runs = [run for labels in groups.values() for each in labels.values() for run in each]
+    context = {
+        "sections": sections,
+        "algorithms": list(dict.fromkeys(str(run.config.get("algorithm")) for run in runs)),
+        "facts": [
+            ("runs", len(runs)),
+            (
+                "seeds",
+                ", ".join(map(str, sorted({run.seed for run in runs if run.seed is not None}))),
+            ),
+            ("coterie", ", ".join(sorted({str(run.config.get("coterie")) for run in runs}))),
+        ],
+        "warnings": [
+            (text, f"{run.config.get('algorithm')}, seed {run.seed} {where}")
+            for run in runs
+            for text, where in headline.run_warnings(run.rounds, run.result)
+        ],
+    }
+    return fill_template(
+        "runs.html.j2", context, {"figures": charts, "map": None, "tables": []}, live
+    )
+
+
+def _row(run: RunFiles, label: str, hue: str, place: Path | None) -> dict[str, Any]:
+    """The headline numbers of one run."""
+    page = run.folder / "report.html"
+    metrics = run.metrics
+    return {
+        "label": label,
+        "colour": hue,
+        "seed": run.seed,
+        "accuracy": metrics.get("accuracy", metrics.get("train_accuracy")),
+        "loss": metrics.get("loss", metrics.get("train_loss")),
+        "ari": metrics.get("ari"),
+        "clusters": metrics.get("clusters"),
+        "rounds": len(run.rounds),
+        "finished": bool(run.result),
+        "seconds": run.seconds,
+        "down": run.bytes("down"),
+        "up": run.bytes("up"),
+        "command": run.config.get("command") or "",
+        "page": Path(os.path.relpath(page, place)).as_posix() if place and page.exists() else None,
+    }

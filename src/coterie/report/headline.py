@@ -1,0 +1,95 @@
+"""The short lines of the page: headline numbers, facts about the run, warnings, settings."""
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from coterie.report import number_format as numbers
+from coterie.report.clusters import Grouping
+from coterie.report.figures import LABELS, Columns, Round
+from coterie.report.run_files import RunFiles
+
+FRACTIONS = ("accuracy", "accuracy_macro", "f1", "f1_macro", "purity", "success")
+HEADLINE = ("accuracy", "train_accuracy", "success", "loss", "train_loss", "distance", "ari")
+AGREEMENTS = ("ari", "nmi")
+
+
+def headline_cards(
+    run: RunFiles, groups: Grouping, trained: Columns | None
+) -> list[tuple[str, str, str]]:
+    """The cards at the top of the page: (label, value, note)."""
+    metrics = run.metrics
+    cards = []
+    for key in HEADLINE:
+        if metrics.get(key) is None:
+            continue
+        note = "1 is perfect" if key == "ari" else ""
+        if key == "accuracy" and metrics.get("accuracy_macro") is not None:
+            note = f"{numbers.percent(metrics['accuracy_macro'])} macro"
+        cards.append((metric_label(key), metric_text(key, metrics[key]), note))
+    clusters = metrics.get("clusters", groups.occupied or None)
+    if clusters is not None:
+        truth = len(groups.true)
+        note = f"{truth} true" if truth else "true ones unknown"
+        cards.append(("clusters", numbers.count(clusters), note))
+    number = len(run.rounds)
+    planned = (run.config.get("settings") or {}).get("rounds")
+    members = f"{numbers.count(len(trained['client']))} clients" if trained else ""
+    if planned and not run.result:
+        members = f"of {numbers.count(planned)}"
+    cards.append(("rounds", numbers.count(number), members))
+    each = _per_round(numbers.duration, run.seconds, number)
+    cards.append(("time", numbers.duration(run.seconds), each))
+    for way, title in (("down", "to the clients"), ("up", "from the clients")):
+        total = run.bytes(way)
+        cards.append(
+            (title, numbers.byte_size(total), _per_round(numbers.byte_size, total, number))
+        )
+    return cards
+
+
+def metric_text(key: str, value: Any) -> str:
+    """The value of a metric as it is written: fractions in percent, agreements with 3 decimals."""
+    if key.removeprefix("train_") in FRACTIONS:
+        return numbers.percent(value)
+    if key in AGREEMENTS and value is not None and math.isfinite(value):
+        return f"{value:.3f}"
+    return numbers.count(value) if isinstance(value, int) else numbers.decimal(value)
+
+
+def metric_label(key: str) -> str:
+    """A metric by the name it has on the page."""
+    return LABELS.get(key, key)
+
+
+def run_facts(run: RunFiles) -> list[tuple[str, Any]]:
+    """What identifies the run, without what the folder does not say: (name, value)."""
+    config, result = run.config, run.result
+    known = [
+        ("started", (config.get("started") or "").replace("T", " ")),
+        ("seed", run.seed),
+        ("measured with", result.get("protocol")),
+        ("coterie", config.get("coterie")),
+    ]
+    return [(name, value) for name, value in known if value not in (None, "")]
+
+
+def run_warnings(rounds: Sequence[Round], result: dict[str, Any]) -> list[tuple[str, str]]:
+    """Every distinct warning with the rounds that gave it, in the order they first came."""
+    given: dict[str, list[int]] = {}
+    for r in rounds:
+        for message in dict.fromkeys(r.get("warnings") or []):
+            given.setdefault(message, []).append(r["round"])
+    for message in result.get("warnings") or []:
+        given.setdefault(message, [])
+    return [(text, numbers.round_ranges(where) if where else "") for text, where in given.items()]
+
+
+def setting_text(value: Any) -> str:
+    """A setting as it is written: text as it is, all else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _per_round(form: Callable[[float], str], total: float | None, number: int) -> str:
+    return f"{form(total / number)} a round" if total and number else ""

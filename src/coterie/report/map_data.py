@@ -1,0 +1,115 @@
+"""The map of the clients with its frames, packed small; map.js draws the points."""
+
+import base64
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from coterie.report.clusters import Grouping
+from coterie.report.palette import SHAPES, Label, sort_labels
+from coterie.report.run_files import RunFiles
+
+DRAWN = 5000  # clients on the map; more would be one grey cloud, and slow
+STEPS = 4095  # places along each axis that are told apart
+
+
+def map_data(run: RunFiles, groups: Grouping) -> dict[str, Any] | None:
+    """All frames of the map, with the colours and shapes of its two views; None where none is.
+
+    A frame has `points`, two 16-bit numbers for each client, and `cluster`, one signed 16-bit
+    number for each, both in base64. The view by found clusters is left out where every client has
+    its own.
+    """
+    frames = _frames(run)
+    if not frames:
+        return None
+    final = run.clients.get("clients") or {}
+    count = len(frames[-1][2])
+    rows = np.unique(np.linspace(0, count - 1, min(count, DRAWN)).round().astype(int))
+    true = final.get("true") or (run.frames["true"].tolist() if "true" in run.frames else None)
+    views = [*([] if groups.own and true else ["found"]), *(["true"] if true else [])]
+    return {
+        "views": views,
+        "clients": None if len(rows) == count else rows.tolist(),
+        "true": [true[row] for row in rows] if true else None,
+        "frames": [
+            {
+                "round": number,
+                "drawn": drawn,
+                "points": _to_base64(points[rows], "<u2"),
+                "cluster": None if groups.own else _to_base64(cluster[rows], "<i2"),
+            }
+            for number, drawn, points, cluster in _to_axis_steps(frames)
+        ],
+        "colours": {"found": groups.colours, "true": groups.true_colours},
+        "shapes": {"found": plotly_symbols(true), "true": plotly_symbols(groups.found)},
+    }
+
+
+def plotly_symbols(labels: Sequence[Label] | None) -> dict[Label, str]:
+    """The plotly shape of each label; empty where one shape serves all or there are too many."""
+    distinct = sort_labels(labels or [])
+    if not 1 < len(distinct) <= len(SHAPES):
+        return {}
+    return {label: shape for label, (shape, _) in zip(distinct, SHAPES, strict=False)}
+
+
+def symbol_characters(symbols: dict[Label, str]) -> list[tuple[str, Label]]:
+    """The characters that stand for shapes in a caption, each with the label it means."""
+    known = dict(SHAPES)
+    return [(known[shape], label) for label, shape in symbols.items()]
+
+
+Frame = tuple[int, str, np.ndarray, np.ndarray]  # round, what is drawn, [m, 2], [m]
+
+
+def _frames(run: RunFiles) -> list[Frame]:
+    """The frames that were taken on the way, then the end."""
+    taken = run.frames
+    frames: list[Frame] = [
+        (int(number), str(taken["drawn"][i]), taken["points"][i], taken["cluster"][i])
+        for i, number in enumerate(taken.get("rounds", ()))
+    ]
+    final = run.clients.get("clients") or {}
+    if final.get("x") and final.get("y"):
+        points = np.array([final["x"], final["y"]], dtype=float).T
+        labels = final["cluster"]
+        cluster = np.array([c if isinstance(c, int) else -1 for c in labels])
+        frames.append((len(run.rounds), run.clients.get("map") or "", points, cluster))
+    return frames
+
+
+def _to_axis_steps(frames: Sequence[Frame]) -> list[Frame]:
+    """The same frames in whole steps of the axes, each turned as its successor where it may be.
+
+    Losses under three or more models are drawn on a circle of fixed size. All else is a projection
+    whose directions and scale are arbitrary: it is turned to match the frame behind it and filled.
+    """
+    done: list[Frame] = []
+    for number, drawn, points, cluster in reversed(frames):
+        finite = np.isfinite(points[:, 0]) & np.isfinite(points[:, 1])
+        points = np.where(finite[:, None], points, 0.0)
+        if drawn.startswith("losses") and not drawn.endswith(" 2 models"):
+            scaled = points
+        else:
+            scaled = points / max(float(np.abs(points).max()), 1e-30)
+            if done and done[-1][1] == drawn:
+                scaled = _rotate_to(scaled, done[-1][2] / STEPS * 2 - 1)
+        steps = np.clip((scaled + 1) / 2 * STEPS, 0, STEPS).round()
+        steps[~finite] = STEPS + 1  # map.js leaves these out
+        done.append((number, drawn, steps, cluster))
+    return done[::-1]
+
+
+def _rotate_to(points: np.ndarray, like: np.ndarray) -> np.ndarray:
+    """Points rotated and mirrored, not stretched, so as to lie nearest to others."""
+    left, _, right = np.linalg.svd(points.T @ like)
+    turned: np.ndarray = points @ left @ right
+    return turned / max(1.0, float(np.abs(turned).max()))
+
+
+def _to_base64(values: np.ndarray, kind: str) -> str:
+    limits = np.iinfo(kind)
+    whole = np.clip(values, limits.min, limits.max).astype(kind)
+    return base64.b64encode(whole.tobytes()).decode()

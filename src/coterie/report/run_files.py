@@ -1,0 +1,94 @@
+"""The files of a run, as the page needs them."""
+
+import io
+import json
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+
+from coterie.report.figures import Round
+
+FILES = ("config.json", "rounds.jsonl", "result.json", "clients.json", "map.npz", "pictures.json")
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """What a run folder holds; empty where a file is not there yet."""
+
+    folder: Path
+    config: dict[str, Any]
+    rounds: list[Round]
+    result: dict[str, Any]
+    clients: dict[str, Any]
+    frames: dict[str, np.ndarray]  # the arrays of map.npz
+    pictures: list[dict[str, Any]]
+
+    @cached_property
+    def metrics(self) -> dict[str, Any]:
+        """The final metrics, or before the end those of the last round that was evaluated."""
+        evaluated = [r["metrics"] for r in self.rounds if r.get("metrics")]
+        return self.result.get("metrics") or (evaluated[-1] if evaluated else {})
+
+    @property
+    def seed(self) -> int | None:
+        """The seed, if the folder tells it."""
+        return self.result.get("seed", (self.config.get("settings") or {}).get("seed"))
+
+    @property
+    def seconds(self) -> float:
+        """Time spent, so far or in all."""
+        spent = self.result.get("seconds")
+        return float(sum(r.get("seconds") or 0 for r in self.rounds) if spent is None else spent)
+
+    def bytes(self, way: str) -> int:
+        """Bytes that went `down` or `up`, so far or in all."""
+        key = f"bytes_{way}"
+        total = self.result.get(key)
+        return int(sum(r.get(key) or 0 for r in self.rounds) if total is None else total)
+
+
+def read_run(folder: Path) -> RunFiles:
+    """Read a run folder, also one whose run goes on at this moment. It must hold config.json."""
+    if not (folder / "config.json").is_file():
+        raise FileNotFoundError(f"the folder of a run must hold config.json, {folder} does not")
+    return RunFiles(
+        folder,
+        config=_content(folder / "config.json", {}),
+        rounds=_rounds(folder / "rounds.jsonl"),
+        result=_content(folder / "result.json", {}),
+        clients=_content(folder / "clients.json", {}),
+        frames=_arrays(folder / "map.npz"),
+        pictures=_content(folder / "pictures.json", []),
+    )
+
+
+def files_stamp(folder: Path) -> list[tuple[int, int]]:
+    """What changes whenever a file of the run does: times and sizes."""
+    known = [path.stat() for path in map(folder.joinpath, FILES) if path.exists()]
+    return [(status.st_mtime_ns, status.st_size) for status in known]
+
+
+def _content(path: Path, missing: Any) -> Any:
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else missing
+
+
+def _rounds(path: Path) -> list[Round]:
+    if not path.is_file():
+        return []
+    *whole, last = path.read_text(encoding="utf-8").rstrip().split("\n")
+    rounds = [json.loads(line) for line in whole]
+    # A run that goes on or was killed may leave half a line, and an empty file has none.
+    with suppress(json.JSONDecodeError):
+        rounds.append(json.loads(last))
+    return rounds
+
+
+def _arrays(path: Path) -> dict[str, np.ndarray]:
+    with suppress(OSError, ValueError, BadZipFile):
+        return dict(np.load(io.BytesIO(path.read_bytes())))
+    return {}

@@ -1,0 +1,142 @@
+"""The page of one run."""
+
+from pathlib import Path
+from typing import Any
+
+from coterie.report import cluster_changes, figures, headline
+from coterie.report.clusters import Grouping, cluster_table, group_clusters, sample_table
+from coterie.report.figures import Columns, Figure
+from coterie.report.map_data import map_data, symbol_characters
+from coterie.report.run_files import RunFiles, read_run
+from coterie.report.template import fill_template
+from coterie.report.worst_clients import worst_served
+
+
+def render_run(folder: Path, live: bool = False) -> str:
+    """The HTML page of the run in `folder`: one text with scripts and styles inside.
+
+    Needs `config.json`. Leaves out what the other files do not say, so the folder of an unfinished
+    run has a page too.
+    """
+    run = read_run(folder)
+    trained: Columns | None = run.clients.get("clients") or None
+    tested: Columns | None = run.clients.get("test_clients") or None
+    samples: Columns | None = run.clients.get("sample_clusters") or None
+    groups = group_clusters(run.rounds, trained or _clusters_so_far(run), samples)
+    places = map_data(run, groups)
+    names = (trained or {}).get("name")
+    charts = _charts(run, groups, by_sample=samples is not None)
+    summaries = [
+        (name, cluster_table(columns, groups))
+        for name, columns in (("Training clients", trained), ("Test clients", tested))
+        if columns and not groups.own and not samples and len(groups.found) <= 200
+    ]
+    by_sample = sample_table(samples) if samples else None
+    tables = [by_sample] if by_sample else [table for _, table in summaries]
+    for name, table in zip(("confusion", "confusion_tested"), tables, strict=False):
+        if table["truths"]:
+            charts[name] = figures.confusion_matrix(table, "samples" if by_sample else "clients")
+    context = {
+        "config": run.config,
+        "result": run.result,
+        "facts": headline.run_facts(run),
+        "warnings": headline.run_warnings(run.rounds, run.result),
+        "headline": headline.headline_cards(run, groups, trained),
+        "metrics": [
+            (headline.metric_label(k), headline.metric_text(k, v)) for k, v in run.metrics.items()
+        ],
+        "groups": groups,
+        "settled": cluster_changes.last_move(run.rounds),
+        "summaries": summaries,
+        "samples": by_sample,
+        "pictures": [
+            {
+                **sheet,
+                "colour": groups.colours.get(sheet["cluster"]),
+                "clients": [names[i] for i in sheet["clients"]] if names else sheet["clients"],
+            }
+            for sheet in run.pictures
+        ],
+        "charts": charts,
+        "map": places,
+        "glyphs": {view: symbol_characters(shapes) for view, shapes in places["shapes"].items()}
+        if places
+        else {},
+        "worst": worst_served(tested or trained, groups),
+        "crossed": _bytes_by_part(run.result),
+        "asked": sum(r.get("asked") or 0 for r in run.rounds),
+        "answered": sum(r.get("answered") or 0 for r in run.rounds),
+        "settings": {
+            k: headline.setting_text(v) for k, v in (run.config.get("settings") or {}).items()
+        },
+    }
+    data = {
+        "figures": charts,
+        "map": places,
+        "tables": [
+            _table(name, columns, loss, groups)
+            for name, columns, loss in (
+                ("Training clients", trained, "training loss"),
+                ("Test clients", tested, "loss"),
+            )
+            if columns
+        ],
+    }
+    return fill_template("run.html.j2", context, data, live)
+
+
+def _clusters_so_far(run: RunFiles) -> Columns | None:
+    """The clusters at the last frame of the map, for a run that has not come to its end."""
+    if not len(run.frames.get("rounds", ())):
+        return None
+    true = run.frames["true"].tolist() if "true" in run.frames else None
+    return {"cluster": run.frames["cluster"][-1].tolist(), "true": true}
+
+
+def _charts(run: RunFiles, groups: Grouping, by_sample: bool) -> dict[str, Figure]:
+    rounds = run.rounds
+    charts: dict[str, Figure | None] = {
+        "scores": figures.score_curves(rounds),
+        "errors": figures.error_curves(rounds),
+        "cluster_accuracy": figures.cluster_curves(rounds, "accuracy", groups.drawn),
+        "cluster_loss": figures.cluster_curves(rounds, "loss", groups.drawn),
+        "traffic": figures.traffic_bars(rounds),
+        "seconds": figures.time_bars(rounds),
+    }
+    # Where samples are clustered, a client may be in all clusters at once.
+    if rounds and len(groups.found) > 1 and not groups.own and not by_sample:
+        charts["sizes"] = cluster_changes.sizes_figure(rounds, groups.drawn)
+        charts["flows"] = cluster_changes.flows_figure(rounds, groups.drawn)
+    return {name: figure for name, figure in charts.items() if figure is not None}
+
+
+def _bytes_by_part(result: dict[str, Any]) -> list[tuple[str, str, str, int]]:
+    """What crossed between server and clients: (client step, direction, part, bytes)."""
+    return [
+        (step, direction, part, amount)
+        for step, directions in (result.get("bytes") or {}).items()
+        for direction, parts in directions.items()
+        for part, amount in parts.items()
+    ]
+
+
+def _table(name: str, columns: Columns, loss: str, groups: Grouping) -> dict[str, Any]:
+    """The client-by-client table as clients.js draws it, without the columns that are absent."""
+    fields = (
+        # First, for that is the column which a word in the filter is looked for in.
+        ("name", "name", "label", None),
+        ("client", "client", "label", None),
+        ("samples", "samples", "count", None),
+        ("cluster", "found cluster", "label", groups.colours),
+        ("true", "true cluster", "label", groups.true_colours),
+        ("loss", loss, "decimal", None),
+        ("accuracy", "accuracy", "percent", None),
+    )
+    return {
+        "name": name,
+        "columns": [
+            {"key": key, "label": label, "kind": kind, "colours": colours, "values": columns[key]}
+            for key, label, kind, colours in fields
+            if columns.get(key) is not None
+        ],
+    }

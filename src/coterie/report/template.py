@@ -1,0 +1,64 @@
+"""Text of a page: templates, scripts, styles and data put into one file."""
+
+import json
+import math
+from importlib import resources
+from typing import Any
+
+from jinja2 import Environment, PackageLoader
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+
+from coterie.report import number_format as numbers
+
+SCRIPTS = ("charts.js", "map.js", "clients.js", "page.js")
+
+
+def fill_template(
+    template: str, context: dict[str, Any], data: dict[str, Any], live: bool = False
+) -> str:
+    """A template with everything it needs inside; `data` is what the scripts read.
+
+    A `live` page asks the server that it came from for news.
+    """
+    environment = Environment(
+        loader=PackageLoader("coterie.report", ""),
+        autoescape=True,
+    )
+    environment.filters |= {
+        "count": numbers.count,
+        "percent": numbers.percent,
+        "decimal": numbers.decimal,
+        "size": numbers.byte_size,
+        "duration": numbers.duration,
+    }
+    here = resources.files("coterie.report")
+    script = "\n".join((here / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    return environment.get_template(template).render(
+        context,
+        live=live,
+        data=json_for_script(data),
+        plotly=Markup(get_plotlyjs()),
+        style=Markup((here / "page.css").read_text(encoding="utf-8")),
+        script=Markup(script),
+    )
+
+
+def json_for_script(value: Any) -> Markup:
+    """JSON that may stand in a script element: nothing in it can end the element."""
+    text = json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return Markup(text)
+
+
+def _finite(value: Any) -> Any:
+    """The same value with null for what JSON has no word for: NaN and the infinities."""
+    if isinstance(value, float):
+        # Six digits are more than any cell or chart shows.
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return value

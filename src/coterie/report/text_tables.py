@@ -1,0 +1,37 @@
+"""Tables as text: Markdown for a README, LaTeX for a paper."""
+
+from __future__ import annotations
+
+
+def markdown_table(head: list[str], rows: list[list[str]]) -> str:
+    """A table for a README."""
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    lines = [head, ["-" * width for width in widths], *rows]
+    return "\n".join(
+        "| " + " | ".join(text.ljust(w) for text, w in zip(line, widths, strict=True)) + " |"
+        for line in lines
+    )
+
+
+def latex_table(head: list[str], rows: list[list[str]]) -> str:
+    """A table for a paper."""
+
+    def line(cells: list[str]) -> str:
+        texts = (c.replace("_", " ").replace("±", r"$\pm$").replace("%", r"\%") for c in cells)
+        return " & ".join(texts) + r" \\"
+
+    body = [line(row) for row in rows]
+    return "\n".join(
+        [
+            rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}",
+            r"\hline",
+            line(head),
+            r"\hline",
+            *body,
+            r"\hline",
+            r"\end{tabular}",
+        ]
+    )
+
+
+TABLE_FORMATS = {"markdown": markdown_table, "latex": latex_table}

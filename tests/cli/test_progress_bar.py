@@ -1,0 +1,54 @@
+"""What a run shows while it goes on."""
+
+import pytest
+
+from coterie.cli import progress_bar as progress
+from coterie.cli.progress_bar import RunProgressBar
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that stands still until it is set."""
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    return now
+
+
+def record(round):
+    return {"round": round, "metrics": {"accuracy": 0.5}, "sizes": [3, 5]}
+
+
+def test_a_long_start_is_told_every_ten_seconds(clock, capsys):
+    shown = RunProgressBar("ifca on femnist", rounds=20, done=0)
+    for second in range(25):
+        clock[0] = float(second)
+        shown.on_reply(0, 3 * second)
+    assert capsys.readouterr().err.splitlines() == [
+        "ifca on femnist: start  30 replies",
+        "ifca on femnist: start  60 replies",
+    ]
+    clock[0] = 31.0
+    shown.on_reply(1, 4)
+    assert capsys.readouterr().err == "ifca on femnist: round 1/20  4 replies\n"
+
+
+def test_the_time_left_is_that_of_rounds_without_the_start(clock, capsys):
+    shown = RunProgressBar("ifca on femnist", rounds=20, done=0)
+    clock[0] = 300.0
+    shown.on_reply(1, 1)
+    clock[0] = 330.0
+    shown.on_round(record(1))
+    # 30 s for a round, 19 to go.
+    assert (
+        capsys.readouterr()
+        .err.splitlines()[-1]
+        .endswith("round 1/20  accuracy 50.0%  clusters 2: 3 5  9:30 left")
+    )
+
+
+def test_replies_are_not_told_once_rounds_are(clock, capsys):
+    shown = RunProgressBar("ifca on femnist", rounds=20, done=0)
+    shown.on_round(record(1))
+    clock[0] = 60.0
+    shown.on_reply(2, 5)
+    assert capsys.readouterr().err == ""
