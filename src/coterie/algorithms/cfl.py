@@ -68,38 +68,36 @@ class CFL(LocalTraining):
     """A cluster that is at rest while its clients still pull apart is split in two."""
 
     eps1: float = setting(
-        0.5, "a cluster is at rest when the norm of its mean update is below this"
+        0.5, "a cluster is at rest when the norm of its mean update is below this", above(0)
     )
     eps2: float = setting(
-        0.3, "its clients pull apart when the largest norm of an update is above this"
+        0.3, "its clients pull apart when the largest norm of an update is above this", at_least(0)
     )
     thresholds: str = setting(
-        "fractions", "eps1, eps2 are fractions of the first norms, or absolute"
+        "fractions",
+        "eps1, eps2 are fractions of the first norms, or absolute",
+        one_of("fractions", "absolute"),
     )
     gamma: float = setting(
-        0.0, "split only if sqrt((1 - largest similarity across) / 2) is above this"
+        0.0, "split only if sqrt((1 - largest similarity across) / 2) is above this", at_least(0)
     )
     contrast: float = setting(
-        4.0, "split only if groups differ so much more than their members; 0: always"
+        4.0, "split only if groups differ so much more than their members; 0: always", at_least(0)
     )
-    wait: int = setting(10, "rounds before the first split, whose norms the fractions refer to")
-    members: int = setting(3, "clients of a cluster that must answer in a round for it to be split")
+    wait: int = setting(
+        10, "rounds before the first split, whose norms the fractions refer to", at_least(1)
+    )
+    members: int = setting(
+        3, "clients of a cluster that must answer in a round for it to be split", at_least(2)
+    )
     linkage: str = setting(
-        "complete", "how groups are made: complete (the code) or single (the paper)"
+        "complete",
+        "how groups are made: complete (the code) or single (the paper)",
+        one_of(*LINKAGES),
     )
-    weighting: str = setting("equal", "weight of a client in a mean: equal, or its size")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        above(self, "eps1", 0)
-        at_least(self, "eps2", 0)
-        one_of(self, "thresholds", ["fractions", "absolute"])
-        at_least(self, "gamma", 0)
-        at_least(self, "contrast", 0)
-        at_least(self, "wait", 1)
-        at_least(self, "members", 2)
-        one_of(self, "linkage", LINKAGES)
-        one_of(self, "weighting", ["equal", "size"])
+    weighting: str = setting(
+        "equal", "weight of a client in a mean: equal, or its size", one_of("equal", "size")
+    )
 
     def init(self, start: Start) -> State:
         together = torch.zeros(start.clients, dtype=torch.long)

@@ -53,18 +53,14 @@ class Ditto(LocalTraining):
     """FedAvg, and for each client a model of its own that is pulled towards the global one."""
 
     personal_pull: float = setting(
-        0.03, "strength lambda of the personal models' pull to the global one"
+        0.03, "strength lambda of the personal models' pull to the global one", at_least(0)
     )
     personal_steps: int = setting(
-        0, "steps s of a personal model in a round; 0: as the global one's"
+        0, "steps s of a personal model in a round; 0: as the global one's", at_least(0)
     )
-    weighting: str = setting("equal", "weight of a client in a mean: equal, or its size")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least(self, "personal_pull", 0)
-        at_least(self, "personal_steps", 0)
-        one_of(self, "weighting", ["equal", "size"])
+    weighting: str = setting(
+        "equal", "weight of a client in a mean: equal, or its size", one_of("equal", "size")
+    )
 
     def init(self, start: Start) -> State:
         return State(start.models(1)[0], torch.tensor(0))

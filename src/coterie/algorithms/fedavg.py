@@ -44,11 +44,9 @@ class Upload(NamedTuple):
 class FedAvg(LocalTraining):
     """One model for all: clients train it on their data, the server takes the mean."""
 
-    weighting: str = setting("equal", "weight of a client in a mean: equal, or its size")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        one_of(self, "weighting", ["equal", "size"])
+    weighting: str = setting(
+        "equal", "weight of a client in a mean: equal, or its size", one_of("equal", "size")
+    )
 
     def init(self, start: Start) -> State:
         return State(start.models(1)[0])

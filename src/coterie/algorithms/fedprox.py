@@ -48,14 +48,11 @@ class FedProx(LocalTraining):
     """One model for all, as FedAvg, with local training pulled back towards it."""
 
     mu: float = setting(
-        0.1, "strength of the pull of local training towards the model that was sent"
+        0.1, "strength of the pull of local training towards the model that was sent", at_least(0)
     )
-    weighting: str = setting("equal", "weight of a client in a mean: equal, or its size")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least(self, "mu", 0)
-        one_of(self, "weighting", ["equal", "size"])
+    weighting: str = setting(
+        "equal", "weight of a client in a mean: equal, or its size", one_of("equal", "size")
+    )
 
     def init(self, start: Start) -> State:
         return State(start.models(1)[0])

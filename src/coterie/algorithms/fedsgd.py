@@ -47,11 +47,9 @@ class Upload(NamedTuple):
 class FedSGD(GradientSettings):
     """One model for all: clients send a gradient, the server makes the step."""
 
-    weighting: str = setting("equal", "weight of a client in a mean: equal, or its size")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        one_of(self, "weighting", ["equal", "size"])
+    weighting: str = setting(
+        "equal", "weight of a client in a mean: equal, or its size", one_of("equal", "size")
+    )
 
     def init(self, start: Start) -> State:
         if keeps_statistics(start.task.module):

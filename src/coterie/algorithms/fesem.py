@@ -72,38 +72,33 @@ class Upload(NamedTuple):
 class FeSEM(LocalTraining):
     """The server clusters the clients' models; members of a cluster train on from their mean."""
 
-    k: int = setting(2, "clusters K; 0: chosen on a sample of clients")
-    pull: float = setting(0.0, "strength lambda of the pull towards the centre in local training")
+    k: int = setting(2, "clusters K; 0: chosen on a sample of clients", at_least(0))
+    pull: float = setting(
+        0.0, "strength lambda of the pull towards the centre in local training", at_least(0)
+    )
     part: str = setting("all", "parameters that the distance is over: all, head, body or a layer")
-    weighting: str = setting("equal", "weight of a client in a mean: equal, or its size")
-    recluster: int = setting(1, "rounds from one E step to the next")
+    weighting: str = setting(
+        "equal", "weight of a client in a mean: equal, or its size", one_of("equal", "size")
+    )
+    recluster: int = setting(1, "rounds from one E step to the next", at_least(1))
     warm_rounds: int = setting(
-        0, "rounds of FedAvg for the common model, before clients are clustered"
+        0, "rounds of FedAvg for the common model, before clients are clustered", at_least(0)
     )
-    warm_lr: float = setting(0.0, "step size of these rounds; 0: lr")
-    tries: int = setting(20, "clusterings at the start, of which the tightest is kept")
-    sample: int = setting(100, "clients from whose models the first centres and k are found")
-    k_most: int = setting(8, "largest k that is tried when it is to be chosen")
-    k_rounds: int = setting(3, "rounds for which each k is tried")
-    kept: float = setting(1.0, "share of a client's samples that it uses; the others are held out")
+    warm_lr: float = setting(0.0, "step size of these rounds; 0: lr", at_least(0))
+    tries: int = setting(20, "clusterings at the start, of which the tightest is kept", at_least(1))
+    sample: int = setting(
+        100, "clients from whose models the first centres and k are found", at_least(1)
+    )
+    k_most: int = setting(8, "largest k that is tried when it is to be chosen", at_least(1))
+    k_rounds: int = setting(3, "rounds for which each k is tried", at_least(1))
+    kept: float = setting(
+        1.0, "share of a client's samples that it uses; the others are held out", fraction
+    )
     serves: str = setting(
-        "centre", "what a client uses: centre, or own (W_i, trained from the centre)"
+        "centre",
+        "what a client uses: centre, or own (W_i, trained from the centre)",
+        one_of("centre", "own"),
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least(self, "k", 0)
-        at_least(self, "pull", 0)
-        one_of(self, "weighting", ["equal", "size"])
-        at_least(self, "recluster", 1)
-        at_least(self, "warm_rounds", 0)
-        at_least(self, "warm_lr", 0)
-        at_least(self, "tries", 1)
-        at_least(self, "sample", 1)
-        at_least(self, "k_most", 1)
-        at_least(self, "k_rounds", 1)
-        fraction(self, "kept")
-        one_of(self, "serves", ["centre", "own"])
 
     def init(self, start: Start) -> State:
         at_most_clients(self, "k", start.clients)

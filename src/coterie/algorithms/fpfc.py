@@ -75,43 +75,42 @@ class Upload(NamedTuple):
 class FPFC(LocalTraining):
     """Devices keep models of their own, which a penalty on their differences draws together."""
 
-    lam: float = setting(0.0, "strength of the fusion lambda; 0: chosen on a path")
-    rho: float = setting(1.0, "strength of the pull towards zeta")
-    nu: float = setting(0.1, "devices whose models differ by at most this are in one cluster")
-    penalty: str = setting("scad", "penalty on differences: scad, or l1")
+    lam: float = setting(0.0, "strength of the fusion lambda; 0: chosen on a path", at_least(0))
+    rho: float = setting(1.0, "strength of the pull towards zeta", above(0))
+    nu: float = setting(
+        0.1, "devices whose models differ by at most this are in one cluster", above(0)
+    )
+    penalty: str = setting("scad", "penalty on differences: scad, or l1", one_of("scad", "l1"))
     a: float = setting(
         3.7, "where SCAD ends: models that differ by a lambda do not attract each other"
     )
-    xi: float = setting(0.001, "below this difference SCAD is quadratic")
+    xi: float = setting(0.001, "below this difference SCAD is quadratic", above(0))
     part: str = setting("all", "the part of the model that is fused: all, head, or a layer's name")
     pairs: str = setting(
-        "either", "pairs that a round updates: either of their devices took part, or both"
+        "either",
+        "pairs that a round updates: either of their devices took part, or both",
+        one_of("either", "both"),
     )
-    apart: int = setting(0, "rounds before anything is fused, for a lambda that is given")
-    lambdas: int = setting(8, "values of lambda on the path")
+    apart: int = setting(
+        0, "rounds before anything is fused, for a lambda that is given", at_least(0)
+    )
+    lambdas: int = setting(8, "values of lambda on the path", at_least(1))
     lam_least: float = setting(
-        0.1, "the last of them, as a share of the first, which joins everybody"
+        0.1, "the last of them, as a share of the first, which joins everybody", between(0, 1)
     )
-    path_rounds: int = setting(100, "rounds for each of them")
+    path_rounds: int = setting(100, "rounds for each of them", at_least(1))
     stages: int = setting(
-        40, "times path_rounds that models of the best clusters train on, at most"
+        40, "times path_rounds that models of the best clusters train on, at most", at_least(0)
     )
-    hold: float = setting(0.2, "share of a device's samples that the path holds out to judge by")
+    hold: float = setting(
+        0.2, "share of a device's samples that the path holds out to judge by", between(0, 1)
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        least = {"lam": 0, "apart": 0, "stages": 0, "lambdas": 1, "path_rounds": 1}
-        for name in least:
-            at_least(self, name, least[name])
-        for positive in ("rho", "nu", "xi"):
-            above(self, positive, 0)
-        one_of(self, "penalty", ["scad", "l1"])
-        one_of(self, "pairs", ["either", "both"])
-        above(self, "a", 1 + 1 / self.rho)
+        above(1 + 1 / self.rho)(self, "a")
         if self.apart and not self.lam:
             raise SettingError(f"`apart` of FPFC needs a `lam` of your own, got {self.apart} and 0")
-        between(self, "lam_least", 0, 1)
-        between(self, "hold", 0, 1)
 
     def init(self, start: Start) -> State:
         own, trunk = self.fused(start.task).parts(start.models(1)[0])

@@ -55,17 +55,16 @@ class Upload(NamedTuple):
 class HypCluster(LocalTraining):
     """Clients choose the hypothesis with the lowest loss and train it; every sample counts."""
 
-    k: int = setting(2, "clusters")
-    start: str = setting("farthest", "start policy: random, restarts, reject, warm or farthest")
-    tries: int = setting(10, "draws of k models that restarts and reject may make")
-    start_rounds: int = setting(10, "rounds of training in restarts, warm and farthest")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least(self, "k", 1)
-        one_of(self, "start", starts.POLICIES)
-        at_least(self, "tries", 1)
-        at_least(self, "start_rounds", 1)
+    k: int = setting(2, "clusters", at_least(1))
+    start: str = setting(
+        "farthest",
+        "start policy: random, restarts, reject, warm or farthest",
+        one_of(*starts.POLICIES),
+    )
+    tries: int = setting(10, "draws of k models that restarts and reject may make", at_least(1))
+    start_rounds: int = setting(
+        10, "rounds of training in restarts, warm and farthest", at_least(1)
+    )
 
     def init(self, start: Start) -> State:
         at_most_clients(self, "k", start.clients)

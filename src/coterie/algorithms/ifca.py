@@ -63,34 +63,37 @@ class Upload(NamedTuple):
 class IFCA(LocalTraining):
     """Clients choose the cluster model with the lowest loss on their data and train it on."""
 
-    k: int = setting(2, "clusters")
+    k: int = setting(2, "clusters", at_least(1))
     average: str = setting(
-        "models", "what the server averages: models (option II) or gradients (option I)"
+        "models",
+        "what the server averages: models (option II) or gradients (option I)",
+        one_of("models", "gradients"),
     )
-    weighting: str = setting("equal", "weight of a client in a mean: equal, or its size")
+    weighting: str = setting(
+        "equal", "weight of a client in a mean: equal, or its size", one_of("equal", "size")
+    )
     share: str = setting(
-        "none", "trunk common to all clusters: none, joint (trained by all) or frozen"
+        "none",
+        "trunk common to all clusters: none, joint (trained by all) or frozen",
+        one_of("none", "joint", "frozen"),
     )
     head: str = setting("head", "the part that each cluster has of its own when a trunk is shared")
-    trunk_rounds: int = setting(100, "rounds of FedAvg that train a frozen trunk")
+    trunk_rounds: int = setting(100, "rounds of FedAvg that train a frozen trunk", at_least(0))
     stable: int = setting(
-        0, "rounds of rest after which clients get only their own model; 0: never"
+        0, "rounds of rest after which clients get only their own model; 0: never", at_least(0)
     )
-    recheck: int = setting(10, "rounds after which identities are estimated again all the same")
-    start: str = setting("farthest", "start policy: random, restarts, reject, warm or farthest")
-    tries: int = setting(10, "draws of k models that restarts and reject may make")
-    start_rounds: int = setting(10, "rounds of training in restarts, warm and farthest")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        one_of(self, "average", ["models", "gradients"])
-        one_of(self, "weighting", ["equal", "size"])
-        one_of(self, "share", ["none", "joint", "frozen"])
-        one_of(self, "start", starts.POLICIES)
-        for name in ("k", "recheck", "tries", "start_rounds"):
-            at_least(self, name, 1)
-        for name in ("trunk_rounds", "stable"):
-            at_least(self, name, 0)
+    recheck: int = setting(
+        10, "rounds after which identities are estimated again all the same", at_least(1)
+    )
+    start: str = setting(
+        "farthest",
+        "start policy: random, restarts, reject, warm or farthest",
+        one_of(*starts.POLICIES),
+    )
+    tries: int = setting(10, "draws of k models that restarts and reject may make", at_least(1))
+    start_rounds: int = setting(
+        10, "rounds of training in restarts, warm and farthest", at_least(1)
+    )
 
     def init(self, start: Start) -> State:
         at_most_clients(self, "k", start.clients)

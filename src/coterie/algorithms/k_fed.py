@@ -40,7 +40,7 @@ from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.clients import Clients, on_client
 from coterie.core.cohort import Cohort
 from coterie.core.errors import SettingError
-from coterie.core.settings import setting
+from coterie.core.settings import Settings, setting
 from coterie.core.validate import at_least, one_of
 from coterie.vectors.kmeans import (
     canonical_order,
@@ -66,24 +66,20 @@ class Upload(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class KFed:
+class KFed(Settings):
     """Clients cluster their samples and send the centres, which the server clusters once."""
 
-    k: int = setting(2, "clusters")
-    k_local: int = setting(0, "clusters k' that a client looks for; 0: as many as k")
+    k: int = setting(2, "clusters", at_least(1))
+    k_local: int = setting(0, "clusters k' that a client looks for; 0: as many as k", at_least(0))
     server: str = setting(
-        "farthest", "how centres are clustered: farthest, device (the paper) or k-means"
+        "farthest",
+        "how centres are clustered: farthest, device (the paper) or k-means",
+        one_of("farthest", "device", "k-means"),
     )
-    tries: int = setting(10, "starts of k-means, of which the best is kept")
+    tries: int = setting(10, "starts of k-means, of which the best is kept", at_least(1))
 
     learns: ClassVar[str] = "centres"
     suggests: ClassVar[dict[str, Any]] = {"rounds": 1, "fraction": 1.0}
-
-    def __post_init__(self) -> None:
-        at_least(self, "k", 1)
-        at_least(self, "k_local", 0)
-        one_of(self, "server", ["farthest", "device", "k-means"])
-        at_least(self, "tries", 1)
 
     def init(self, start: Start) -> State:
         layout = start.task.layout

@@ -60,28 +60,31 @@ class Upload(NamedTuple):
 class OneShot(LocalTraining):
     """Clients train alone, their models are clustered once, then each cluster has its FedAvg."""
 
-    k: int = setting(2, "clusters K")
+    k: int = setting(2, "clusters K", at_least(1))
     fits: int = setting(
-        10, "local trainings, each as long as that of a round, before the clustering"
+        10, "local trainings, each as long as that of a round, before the clustering", at_least(1)
     )
     part: str = setting("all", "parameters that are clustered: all, head, body or a layer")
-    trim: float = setting(0.0, "share that a trimmed mean leaves out at each end; 0: plain k-means")
-    tries: int = setting(20, "starts of k-means, of which the tightest clustering is kept")
-    sample: int = setting(500, "clients that k-means sees; others join the nearest centre")
-    kept: float = setting(1.0, "share of a client's samples that it uses; the others are held out")
-    weighting: str = setting("equal", "weight of a client in a mean: equal, or its size")
+    trim: float = setting(
+        0.0, "share that a trimmed mean leaves out at each end; 0: plain k-means", at_least(0)
+    )
+    tries: int = setting(
+        20, "starts of k-means, of which the tightest clustering is kept", at_least(1)
+    )
+    sample: int = setting(
+        500, "clients that k-means sees; others join the nearest centre", at_least(1)
+    )
+    kept: float = setting(
+        1.0, "share of a client's samples that it uses; the others are held out", fraction
+    )
+    weighting: str = setting(
+        "equal", "weight of a client in a mean: equal, or its size", one_of("equal", "size")
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(self, "k", 1)
-        at_least(self, "fits", 1)
-        at_least(self, "trim", 0)
         if self.trim >= 0.5:
             raise SettingError(f"`trim` of OneShot must be below 0.5, got {self.trim:g}")
-        at_least(self, "tries", 1)
-        at_least(self, "sample", 1)
-        fraction(self, "kept")
-        one_of(self, "weighting", ["equal", "size"])
 
     def init(self, start: Start) -> State:
         at_most_clients(self, "k", start.clients)

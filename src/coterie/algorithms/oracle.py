@@ -43,11 +43,9 @@ class Upload(NamedTuple):
 class Oracle(LocalTraining):
     """FedAvg inside the true clusters, which no real method knows."""
 
-    weighting: str = setting("equal", "weight of a client in a mean: equal, or its size")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        one_of(self, "weighting", ["equal", "size"])
+    weighting: str = setting(
+        "equal", "weight of a client in a mean: equal, or its size", one_of("equal", "size")
+    )
 
     def init(self, start: Start) -> State:
         if start.truth is None:

@@ -52,17 +52,16 @@ class Upload(NamedTuple):
 class PerFedAvg(GradientSettings):
     """Clients train one model for what it becomes after a step on their own data."""
 
-    steps: int = setting(10, "local meta-steps tau, with the step size beta")
-    adapt_lr: float = setting(0.1, "step size alpha of the adaptation, in training and when served")
-    adapt_steps: int = setting(1, "steps of adaptation that a client makes when it is served")
-    weighting: str = setting("equal", "weight of a client in a mean: equal, or its size")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least(self, "steps", 1)
-        above(self, "adapt_lr", 0)
-        at_least(self, "adapt_steps", 0)
-        one_of(self, "weighting", ["equal", "size"])
+    steps: int = setting(10, "local meta-steps tau, with the step size beta", at_least(1))
+    adapt_lr: float = setting(
+        0.1, "step size alpha of the adaptation, in training and when served", above(0)
+    )
+    adapt_steps: int = setting(
+        1, "steps of adaptation that a client makes when it is served", at_least(0)
+    )
+    weighting: str = setting(
+        "equal", "weight of a client in a mean: equal, or its size", one_of("equal", "size")
+    )
 
     def init(self, start: Start) -> State:
         return State(start.models(1)[0])

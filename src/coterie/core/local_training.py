@@ -8,24 +8,18 @@ from typing import Any
 from torch import Tensor
 
 from coterie.core.cohort import Cohort
-from coterie.core.settings import setting
+from coterie.core.settings import Settings, setting
 from coterie.core.validate import above, at_least
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradientSettings:
+class GradientSettings(Settings):
     """Settings of a gradient and of the step along it."""
 
-    lr: float = setting(0.1, "step size gamma")
-    decay: float = setting(1.0, "factor on the step size after every round")
-    batch: int = setting(0, "samples per gradient; 0: all of the client's")
-    weight_decay: float = setting(0.0, "strength of the pull towards zero")
-
-    def __post_init__(self) -> None:
-        above(self, "lr", 0)
-        above(self, "decay", 0)
-        at_least(self, "batch", 0)
-        at_least(self, "weight_decay", 0)
+    lr: float = setting(0.1, "step size gamma", above(0))
+    decay: float = setting(1.0, "factor on the step size after every round", above(0))
+    batch: int = setting(0, "samples per gradient; 0: all of the client's", at_least(0))
+    weight_decay: float = setting(0.0, "strength of the pull towards zero", at_least(0))
 
     def rate(self, round: int) -> float:
         """The step size in a round, counted from 0."""
@@ -36,13 +30,10 @@ class GradientSettings:
 class LocalTraining(GradientSettings):
     """Settings of LocalUpdate; an algorithm that trains on clients takes them in as its own."""
 
-    steps: int = setting(10, "local gradient steps tau")
-    epochs: int = setting(0, "local passes over the data, in place of steps; 0: count steps")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least(self, "steps", 1)
-        at_least(self, "epochs", 0)
+    steps: int = setting(10, "local gradient steps tau", at_least(1))
+    epochs: int = setting(
+        0, "local passes over the data, in place of steps; 0: count steps", at_least(0)
+    )
 
     def settings_by_name(self) -> dict[str, Any]:
         """These settings by their names, for a method that another one is made of."""

@@ -1,19 +1,37 @@
-"""A setting: a field of a frozen dataclass with its default and its meaning in one place."""
+"""A setting: a field of a frozen dataclass with its default, its meaning and its rule."""
 
 from __future__ import annotations
 
-from dataclasses import field
+from collections.abc import Callable
+from dataclasses import field, fields
 from typing import Any
 
+Rule = Callable[[object, str], None]  # refuses a value of the named setting, see core/validate.py
 
-def setting(default: Any, meaning: str) -> Any:
+
+def setting(default: Any, meaning: str, rule: Rule | None = None) -> Any:
     """A field of a settings class; `coterie describe` prints what it means.
 
-    >>> from dataclasses import dataclass, fields
+    >>> from dataclasses import dataclass
+    >>> from coterie.core.validate import at_least
     >>> @dataclass(frozen=True, kw_only=True)
-    ... class Mine:
-    ...     k: int = setting(2, "clusters")
+    ... class Mine(Settings):
+    ...     k: int = setting(2, "clusters", at_least(1))
     >>> Mine().k, fields(Mine)[0].metadata["meaning"]
     (2, 'clusters')
+    >>> Mine(k=0)
+    Traceback (most recent call last):
+    ...
+    coterie.core.errors.SettingError: `k` of Mine must be at least 1, got 0
     """
-    return field(default=default, metadata={"meaning": meaning})
+    return field(default=default, metadata={"meaning": meaning, "rule": rule})
+
+
+class Settings:
+    """Settings that are checked when they are made, each by the rule of its field."""
+
+    def __post_init__(self) -> None:
+        for each in fields(self):  # type: ignore[arg-type]
+            rule = each.metadata.get("rule")
+            if rule is not None:
+                rule(self, each.name)

@@ -1,29 +1,71 @@
-"""Checks of settings, each called once, where an object with settings is made."""
+"""Rules of settings: each refuses a value in one sentence that states the rule and the value.
+
+`setting(2, "clusters", at_least(1))` gives a setting its rule. A rule may also be applied by hand,
+as in `at_least(1)(owner, "k")`.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from typing import Any
 
 from coterie.core.errors import SettingError, did_you_mean
+from coterie.core.settings import Rule
 
 
-def at_least(owner: object, name: str, bound: float) -> None:
-    """Refuse a setting below `bound`, or one that is not a finite number of its field's type.
+def at_least(bound: float) -> Rule:
+    """A finite number of its field's type that is not below `bound`.
 
     >>> from types import SimpleNamespace
-    >>> at_least(SimpleNamespace(k=0), "k", 1)
+    >>> at_least(1)(SimpleNamespace(k=0), "k")
     Traceback (most recent call last):
     ...
     coterie.core.errors.SettingError: `k` of SimpleNamespace must be at least 1, got 0
     """
-    value = finite_number(owner, name)
-    if not value >= bound:
-        raise SettingError(
-            f"`{name}` of {type(owner).__name__} must be at least {bound:g}, got {value}"
-        )
+    return numeric(lambda value: value >= bound, f"be at least {bound:g}", "")
+
+
+def above(bound: float) -> Rule:
+    """A number greater than `bound`."""
+    return numeric(lambda value: value > bound, f"be greater than {bound:g}", "")
+
+
+def between(low: float, high: float) -> Rule:
+    """A number between two bounds, which it may not reach."""
+    return numeric(lambda value: low < value < high, f"lie between {low:g} and {high:g}", "g")
+
+
+def fraction(owner: object, name: str) -> None:
+    """A share of something: above 0 and at most 1."""
+    numeric(lambda value: 0 < value <= 1, "be above 0 and at most 1", "g")(owner, name)
+
+
+def numeric(holds: Callable[[float], bool], rule: str, form: str) -> Rule:
+    """A rule for a number, which the sentence shows in a format of its own."""
+
+    def check(owner: object, name: str) -> None:
+        value = finite_number(owner, name)
+        if not holds(value):
+            kind = type(owner).__name__
+            raise SettingError(f"`{name}` of {kind} must {rule}, got {value:{form}}")
+
+    return check
+
+
+def one_of(*choices: str) -> Rule:
+    """One of some words."""
+
+    def check(owner: object, name: str) -> None:
+        value = getattr(owner, name)
+        if value not in choices:
+            raise SettingError(
+                f"`{name}` of {type(owner).__name__} must be one of {', '.join(choices)}, "
+                f"got {value}{did_you_mean(str(value), choices)}"
+            )
+
+    return check
 
 
 def finite_number(owner: object, name: str) -> float:
@@ -55,42 +97,4 @@ def at_least_as_many(owner: object, name: str, other: str) -> None:
     if value < bound:
         raise SettingError(
             f"`{name}` of {type(owner).__name__} must be at least `{other}`, {bound}, got {value}"
-        )
-
-
-def above(owner: object, name: str, bound: float) -> None:
-    """Refuse a setting that is not greater than `bound`."""
-    value = finite_number(owner, name)
-    if not value > bound:
-        raise SettingError(
-            f"`{name}` of {type(owner).__name__} must be greater than {bound:g}, got {value}"
-        )
-
-
-def between(owner: object, name: str, low: float, high: float) -> None:
-    """Refuse a setting that does not lie between two bounds, which it may not reach."""
-    value = finite_number(owner, name)
-    if not low < value < high:
-        raise SettingError(
-            f"`{name}` of {type(owner).__name__} must lie between {low:g} and {high:g}, "
-            f"got {value:g}"
-        )
-
-
-def fraction(owner: object, name: str) -> None:
-    """Refuse a setting that is no share of something: it must be above 0 and at most 1."""
-    value = finite_number(owner, name)
-    if not 0 < value <= 1:
-        raise SettingError(
-            f"`{name}` of {type(owner).__name__} must be above 0 and at most 1, got {value:g}"
-        )
-
-
-def one_of(owner: object, name: str, choices: Iterable[str]) -> None:
-    """Refuse a setting that is none of `choices`."""
-    value, choices = getattr(owner, name), list(choices)
-    if value not in choices:
-        raise SettingError(
-            f"`{name}` of {type(owner).__name__} must be one of {', '.join(choices)}, "
-            f"got {value}{did_you_mean(str(value), choices)}"
         )

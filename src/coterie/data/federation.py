@@ -284,4 +284,4 @@ def split_cut(rows: int, share: float) -> int:
 
 def check_train_share(settings: Any) -> None:
     """`train_share` leaves something to train on and something to be tested on."""
-    between(settings, "train_share", 0, 1)
+    between(0, 1)(settings, "train_share")

@@ -13,44 +13,42 @@ from functools import cache
 from typing import Any, NamedTuple, get_type_hints
 
 from coterie.core.errors import SettingError, did_you_mean
-from coterie.core.settings import setting
+from coterie.core.settings import Settings, setting
 from coterie.core.validate import at_least, fraction, one_of
 from coterie.engine.devices import check_device
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunSettings:
+class RunSettings(Settings):
     """Settings of a run, whatever the algorithm and the data."""
 
-    rounds: int = setting(100, "rounds T")
-    seed: int = setting(0, "all randomness, of data and training, comes from it")
-    starts: int = setting(1, "independent starts side by side; the best by training loss is kept")
-    fraction: float = setting(1.0, "share of the clients that take part in a round")
+    rounds: int = setting(100, "rounds T", at_least(1))
+    seed: int = setting(0, "all randomness, of data and training, comes from it", at_least(0))
+    starts: int = setting(
+        1, "independent starts side by side; the best by training loss is kept", at_least(1)
+    )
+    fraction: float = setting(1.0, "share of the clients that take part in a round", fraction)
     per_round: int = setting(
-        0, "clients that take part in a round, in place of a fraction; 0: by fraction"
+        0, "clients that take part in a round, in place of a fraction; 0: by fraction", at_least(0)
     )
     lost: float = setting(0.0, "probability that a client's reply is lost")
     protocol: str = setting(
-        "auto", "data by which a client chooses a model: train-loss, test-loss or auto"
+        "auto",
+        "data by which a client chooses a model: train-loss, test-loss or auto",
+        one_of("auto", "train-loss", "test-loss"),
     )
-    evaluate: int = setting(1, "rounds between two evaluations")
+    evaluate: int = setting(1, "rounds between two evaluations", at_least(1))
     checkpoint: int = setting(
-        0, "rounds between two checkpoints; 0: as often as takes 5 % of the time"
+        0, "rounds between two checkpoints; 0: as often as takes 5 % of the time", at_least(0)
     )
-    chunk: int = setting(0, "clients that are simulated at a time; 0: by the size of the model")
+    chunk: int = setting(
+        0, "clients that are simulated at a time; 0: by the size of the model", at_least(0)
+    )
     device: str = setting("cpu", "where client steps run: cpu, cuda, or cuda:N for one of several")
 
     def __post_init__(self) -> None:
-        at_least(self, "rounds", 1)
-        at_least(self, "seed", 0)
-        at_least(self, "starts", 1)
-        at_least(self, "per_round", 0)
-        at_least(self, "evaluate", 1)
-        at_least(self, "checkpoint", 0)
-        at_least(self, "chunk", 0)
+        super().__post_init__()
         check_device(self.device)
-        one_of(self, "protocol", ["auto", "train-loss", "test-loss"])
-        fraction(self, "fraction")
         if not 0 <= self.lost < 1:
             raise SettingError(
                 f"`lost` of RunSettings must be at least 0 and below 1, got {self.lost:g}"
@@ -58,7 +56,7 @@ class RunSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetworkChoice:
+class NetworkChoice(Settings):
     """Which network is trained; its own settings are settings of the run as well."""
 
     network: str = setting(

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any
 
 from coterie.core.errors import SettingError
-from coterie.core.settings import setting
+from coterie.core.settings import Settings, setting
 from coterie.core.task import Task
 from coterie.core.validate import above, at_least, fraction
 from coterie.data.federation import Federation
@@ -26,29 +26,24 @@ from coterie.version import __version__
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetworkSettings:
+class NetworkSettings(Settings):
     """Settings of a run over a network, whatever the algorithm."""
 
     out: str = setting(
         "run", "folder of the run on the server; it must be new, or that of a run to resume"
     )
-    nodes: int = setting(1, "nodes that must be there before the run begins")
+    nodes: int = setting(1, "nodes that must be there before the run begins", at_least(1))
     resume: bool = setting(False, "whether to go on from the checkpoint in `out`")
-    timeout: float = setting(600.0, "seconds that the replies to a message may take")
-    quorum: float = setting(0.5, "share of the clients asked that must reply for a round to go on")
+    timeout: float = setting(600.0, "seconds that the replies to a message may take", above(0))
+    quorum: float = setting(
+        0.5, "share of the clients asked that must reply for a round to go on", fraction
+    )
     patience: float = setting(
-        3600.0, "seconds to wait for nodes, and for a quorum, before giving up"
+        3600.0, "seconds to wait for nodes, and for a quorum, before giving up", above(0)
     )
     outlier: float = setting(
-        50.0, "a reply this many times larger than the usual one is refused; 0: none"
+        50.0, "a reply this many times larger than the usual one is refused; 0: none", at_least(0)
     )
-
-    def __post_init__(self) -> None:
-        at_least(self, "nodes", 1)
-        above(self, "timeout", 0)
-        fraction(self, "quorum")
-        above(self, "patience", 0)
-        at_least(self, "outlier", 0)
 
 
 @dataclass(frozen=True)

@@ -7,23 +7,20 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from coterie.core.settings import setting
+from coterie.core.settings import Settings, setting
 from coterie.core.validate import at_least
 from coterie.networks.augmentation import ChannelsFirst, RandomCropFlip
 
 
 @dataclass(frozen=True, kw_only=True)
-class FemnistCnn:
+class FemnistCnn(Settings):
     """LEAF's network for FEMNIST, on images of 28 x 28: two convolutions with pooling, two layers.
 
     >>> sum(p.numel() for p in FemnistCnn().module([28, 28], 62).parameters())
     6603710
     """
 
-    hidden: int = setting(2048, "width of the last hidden layer")
-
-    def __post_init__(self) -> None:
-        at_least(self, "hidden", 1)
+    hidden: int = setting(2048, "width of the last hidden layer", at_least(1))
 
     def module(self, shape: Sequence[int], outputs: int) -> nn.Module:
         return nn.Sequential(

@@ -9,21 +9,20 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from coterie.core.settings import setting
+from coterie.core.settings import Settings, setting
 from coterie.core.validate import at_least, one_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class Linear:
+class Linear(Settings):
     """A linear model on flattened samples."""
 
     bias: bool = setting(True, "whether the model has an intercept")
     weights: str = setting(
-        "uniform", "how weights are drawn: uniform, as PyTorch does it, or bernoulli: zeros, ones"
+        "uniform",
+        "how weights are drawn: uniform, as PyTorch does it, or bernoulli: zeros, ones",
+        one_of("uniform", "bernoulli"),
     )
-
-    def __post_init__(self) -> None:
-        one_of(self, "weights", ["uniform", "bernoulli"])
 
     def module(self, shape: Sequence[int], outputs: int) -> nn.Module:
         """The model.
@@ -42,13 +41,10 @@ class Linear:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mlp:
+class Mlp(Settings):
     """A multilayer perceptron: one hidden layer with ReLU on flattened samples."""
 
-    hidden: int = setting(200, "width of the hidden layer; 0: a linear model")
-
-    def __post_init__(self) -> None:
-        at_least(self, "hidden", 0)
+    hidden: int = setting(200, "width of the hidden layer; 0: a linear model", at_least(0))
 
     def module(self, shape: Sequence[int], outputs: int) -> nn.Module:
         """The perceptron, or a linear model if there is no hidden layer."""

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import SettingError
-from coterie.core.settings import setting
+from coterie.core.settings import Settings, setting
 from coterie.core.validate import at_least
 from coterie.data import sources
 from coterie.data.federation import Federation, Samples, check_train_share, split_parts
 
 
 @dataclass(frozen=True, kw_only=True)
-class MnistWriters:
+class MnistWriters(Settings):
     """MNIST's training digits by the 539 people who wrote them; the true cluster is their group."""
 
     train_share: float = setting(0.8, "share of a client's samples that it trains on")
@@ -38,6 +38,7 @@ class MnistWriters:
     }
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_train_share(self)
 
     def build(self, seed: int) -> Federation:
@@ -59,13 +60,13 @@ class MnistWriters:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Femnist:
+class Femnist(Settings):
     """Handwritten digits and letters by writer, 62 classes, from LEAF; no true clusters known."""
 
     train_share: float = setting(
         0.8, "share of a writer's images to train on; 0: the split of the files"
     )
-    fewest: int = setting(2, "writers with fewer images are left out")
+    fewest: int = setting(2, "writers with fewer images are left out", at_least(2))
 
     class_count: ClassVar[int] = 62
     pixel_scale: ClassVar[float] = 255
@@ -82,7 +83,7 @@ class Femnist:
     }
 
     def __post_init__(self) -> None:
-        at_least(self, "fewest", 2)
+        super().__post_init__()
         if self.train_share:
             check_train_share(self)
 
@@ -110,12 +111,12 @@ class Femnist:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Celeba:
+class Celeba(Settings):
     """Celebrity photographs by person: does the person smile? From LEAF; no true clusters known."""
 
     train_share: float = setting(0.8, "share of a person's images that are trained on")
-    fewest: int = setting(5, "people with fewer images are left out, as LEAF does")
-    people: int = setting(0, "people that take part, in order of their number; 0: all")
+    fewest: int = setting(5, "people with fewer images are left out, as LEAF does", at_least(2))
+    people: int = setting(0, "people that take part, in order of their number; 0: all", at_least(0))
 
     class_count: ClassVar[int] = 2
     pixel_scale: ClassVar[float] = 255
@@ -131,9 +132,8 @@ class Celeba:
     }
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_train_share(self)
-        at_least(self, "fewest", 2)
-        at_least(self, "people", 0)
 
     def build(self, seed: int) -> Federation:
         data = sources.load_celeba()

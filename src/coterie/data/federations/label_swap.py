@@ -14,22 +14,24 @@ from torch import Tensor
 
 from coterie.core import seeds
 from coterie.core.errors import SettingError
-from coterie.core.settings import setting
+from coterie.core.settings import Settings, setting
 from coterie.core.validate import at_least
 from coterie.data import partition, sources
 from coterie.data.federation import Federation, Samples, check_train_share, split_parts
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelSwapMnist:
+class LabelSwapMnist(Settings):
     """MNIST on clients that each swap two labels, another two in every cluster."""
 
-    clients: int = setting(20, "clients m, as many in each cluster")
-    groups: int = setting(4, "true clusters, 1 to 4: labels 0-8, 1-7, 2-6, 3-5 are swapped")
-    alpha: float = setting(
-        1.0, "Dirichlet concentration of the classes; 0: the same classes everywhere"
+    clients: int = setting(20, "clients m, as many in each cluster", at_least(1))
+    groups: int = setting(
+        4, "true clusters, 1 to 4: labels 0-8, 1-7, 2-6, 3-5 are swapped", at_least(1)
     )
-    samples: int = setting(0, "samples of all clients together; 0: all 60,000")
+    alpha: float = setting(
+        1.0, "Dirichlet concentration of the classes; 0: the same classes everywhere", at_least(0)
+    )
+    samples: int = setting(0, "samples of all clients together; 0: all 60,000", at_least(0))
     train_share: float = setting(0.8, "share of a client's samples that it trains on")
 
     class_count: ClassVar[int] = 10
@@ -46,10 +48,7 @@ class LabelSwapMnist:
     }
 
     def __post_init__(self) -> None:
-        at_least(self, "clients", 1)
-        at_least(self, "groups", 1)
-        at_least(self, "alpha", 0)
-        at_least(self, "samples", 0)
+        super().__post_init__()
         check_train_share(self)
         if self.groups > 4:
             raise SettingError(

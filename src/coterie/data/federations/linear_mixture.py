@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from coterie.core import seeds
-from coterie.core.settings import setting
+from coterie.core.settings import Settings, setting
 from coterie.core.validate import above, at_least, at_least_as_many, one_of
 from coterie.data.federation import Federation, Samples
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinearMixture:
+class LinearMixture(Settings):
     """Linear regressions of a few hidden kinds: section 6.1 of the IFCA paper.
 
     True parameters are Bernoulli(0.5) draws scaled to norm R, as the paper writes; the code of its
@@ -23,14 +23,16 @@ class LinearMixture:
     start as an unscaled Bernoulli(0.5) draw.
     """
 
-    clients: int = setting(100, "clients m, equal contiguous blocks for each group")
-    samples: int = setting(100, "training samples n of each client")
-    features: int = setting(1000, "dimension d")
-    groups: int = setting(2, "true clusters")
-    separation: float = setting(1.0, "R: the norm of every true parameter vector")
-    noise: float = setting(0.1, "sigma: standard deviation of the noise")
+    clients: int = setting(100, "clients m, equal contiguous blocks for each group", at_least(1))
+    samples: int = setting(100, "training samples n of each client", at_least(1))
+    features: int = setting(1000, "dimension d", at_least(1))
+    groups: int = setting(2, "true clusters", at_least(1))
+    separation: float = setting(1.0, "R: the norm of every true parameter vector", above(0))
+    noise: float = setting(0.1, "sigma: standard deviation of the noise", at_least(0))
     scale: str = setting(
-        "norm", "true parameters: of norm R, or raw: R times a draw of zeros and ones"
+        "norm",
+        "true parameters: of norm R, or raw: R times a draw of zeros and ones",
+        one_of("norm", "raw"),
     )
 
     class_count: ClassVar[int] = 0  # targets are real numbers
@@ -55,13 +57,7 @@ class LinearMixture:
     }
 
     def __post_init__(self) -> None:
-        at_least(self, "clients", 1)
-        at_least(self, "samples", 1)
-        at_least(self, "features", 1)
-        at_least(self, "groups", 1)
-        above(self, "separation", 0)
-        at_least(self, "noise", 0)
-        one_of(self, "scale", ["norm", "raw"])
+        super().__post_init__()
         at_least_as_many(self, "clients", "groups")
 
     def build(self, seed: int) -> Federation:

@@ -11,20 +11,24 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from coterie.core import seeds
-from coterie.core.settings import setting
+from coterie.core.settings import Settings, setting
 from coterie.core.validate import above, at_least, one_of
 from coterie.data import partition, sources
 from coterie.data.federation import Federation, Samples, check_train_share, split_parts
 
 
 @dataclass(frozen=True, kw_only=True)
-class Digits:
+class Digits(Settings):
     """scikit-learn's 1,797 digits, split evenly, by Dirichlet shares, or in shards."""
 
-    clients: int = setting(20, "clients m")
-    split: str = setting("dirichlet", "how samples are split: iid, dirichlet or shards")
-    alpha: float = setting(0.5, "Dirichlet concentration; small: clients differ much")
-    shards: int = setting(2, "shards that each client gets")
+    clients: int = setting(20, "clients m", at_least(1))
+    split: str = setting(
+        "dirichlet",
+        "how samples are split: iid, dirichlet or shards",
+        one_of("iid", "dirichlet", "shards"),
+    )
+    alpha: float = setting(0.5, "Dirichlet concentration; small: clients differ much", above(0))
+    shards: int = setting(2, "shards that each client gets", at_least(1))
     train_share: float = setting(0.8, "share of a client's samples that it trains on")
 
     name: ClassVar[str] = "digits"
@@ -40,10 +44,7 @@ class Digits:
     }
 
     def __post_init__(self) -> None:
-        at_least(self, "clients", 1)
-        one_of(self, "split", ["iid", "dirichlet", "shards"])
-        above(self, "alpha", 0)
-        at_least(self, "shards", 1)
+        super().__post_init__()
         check_train_share(self)
 
     def build(self, seed: int) -> Federation:

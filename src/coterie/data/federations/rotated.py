@@ -16,7 +16,7 @@ from torch import Tensor
 
 from coterie.core import seeds
 from coterie.core.errors import SettingError
-from coterie.core.settings import setting
+from coterie.core.settings import Settings, setting
 from coterie.core.validate import at_least, at_least_as_many
 from coterie.data import sources
 from coterie.data.federation import Federation, Samples, check_train_share, split_parts
@@ -25,7 +25,7 @@ Load = Callable[[str], tuple[Tensor, Tensor]]  # part -> images [n, h, w, ...], 
 
 
 @dataclass(frozen=True, kw_only=True)
-class RotatedDigits:
+class RotatedDigits(Settings):
     """scikit-learn's 1,797 digits of 8 x 8 pixels, rotated by multiples of 90 degrees."""
 
     clients: int = setting(80, "clients m in all")
@@ -45,6 +45,7 @@ class RotatedDigits:
     }
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_rotated(self)
         check_train_share(self)
 
@@ -64,7 +65,7 @@ class RotatedDigits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RotatedMnist:
+class RotatedMnist(Settings):
     """MNIST rotated by multiples of 90 degrees, tested on other machines, as in the paper."""
 
     clients: int = setting(1200, "clients m in all; the paper has 4800, 2400 and 1200")
@@ -83,6 +84,7 @@ class RotatedMnist:
     }
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_rotated(self)
 
     def build(self, seed: int) -> Federation:
@@ -98,7 +100,7 @@ class RotatedFashion(RotatedMnist):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RotatedCifar:
+class RotatedCifar(Settings):
     """CIFAR-10 upright and upside down, with the network and augmentation of the IFCA paper."""
 
     clients: int = setting(200, "clients m in all")
@@ -122,6 +124,7 @@ class RotatedCifar:
     }
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_rotated(self)
         if self.rotations == 3:
             raise SettingError("`rotations` of RotatedCifar must be 1, 2 or 4, got 3")
@@ -135,9 +138,9 @@ RotatedSettings = RotatedDigits | RotatedMnist | RotatedCifar
 
 def check_rotated(settings: RotatedSettings) -> None:
     """The rules that rotated federations share."""
-    at_least(settings, "clients", 1)
-    at_least(settings, "samples", 0)
-    at_least(settings, "rotations", 1)
+    at_least(1)(settings, "clients")
+    at_least(0)(settings, "samples")
+    at_least(1)(settings, "rotations")
     if settings.rotations > 4:
         raise SettingError(
             f"`rotations` of {type(settings).__name__} must be at most 4, got {settings.rotations}"

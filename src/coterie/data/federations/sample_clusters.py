@@ -16,7 +16,7 @@ from torch import Tensor
 
 from coterie.core import seeds
 from coterie.core.errors import SettingError
-from coterie.core.settings import setting
+from coterie.core.settings import Settings, setting
 from coterie.core.validate import above, at_least
 from coterie.data import sources
 from coterie.data.federation import Federation, Samples
@@ -24,7 +24,7 @@ from coterie.data.federations.rotated import rotate
 
 
 @dataclass(frozen=True, kw_only=True)
-class GaussianClusters:
+class GaussianClusters(Settings):
     """Gaussian clusters in 32 dimensions with centres R Bernoulli(0.5) and unit deviation."""
 
     clients: int = setting(4, "clients")
@@ -33,16 +33,15 @@ class GaussianClusters:
     heterogeneity: float = setting(
         0.0, "p: share of a client's samples that come from its home cluster"
     )
-    features: int = setting(32, "dimension d")
-    separation: float = setting(5.0, "R: scale of the centres")
+    features: int = setting(32, "dimension d", at_least(1))
+    separation: float = setting(5.0, "R: scale of the centres", above(0))
 
     pixel_scale: ClassVar[float] = 1.0
     suggests: ClassVar[dict[str, Any]] = {"k": 4, "network": "linear"}
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_sample_clusters(self)
-        at_least(self, "features", 1)
-        above(self, "separation", 0)
 
     @property
     def class_count(self) -> int:
@@ -60,7 +59,7 @@ class GaussianClusters:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SubspaceClusters:
+class SubspaceClusters(Settings):
     """Clusters that are random subspaces: Gaussian coefficients on an orthonormal basis of each."""
 
     clients: int = setting(4, "clients")
@@ -70,14 +69,14 @@ class SubspaceClusters:
         0.0, "p: share of a client's samples that come from its home cluster"
     )
     features: int = setting(32, "dimension d")
-    rank: int = setting(16, "dimension of each subspace")
+    rank: int = setting(16, "dimension of each subspace", at_least(1))
 
     pixel_scale: ClassVar[float] = 1.0
     suggests: ClassVar[dict[str, Any]] = {"k": 4, "network": "linear"}
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_sample_clusters(self)
-        at_least(self, "rank", 1)
         if self.rank > self.features:
             raise SettingError(
                 f"`rank` of SubspaceClusters must be at most `features`, {self.features}, "
@@ -100,7 +99,7 @@ class SubspaceClusters:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MnistDigits:
+class MnistDigits(Settings):
     """MNIST; the digit is the true cluster of a sample."""
 
     clients: int = setting(10, "clients")
@@ -114,6 +113,7 @@ class MnistDigits:
     suggests: ClassVar[dict[str, Any]] = {"k": 10, "network": "linear"}
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_sample_clusters(self)
 
     def build(self, seed: int) -> Federation:
@@ -126,7 +126,7 @@ class MnistDigits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MnistDigitRotations:
+class MnistDigitRotations(Settings):
     """A digit rotated by 0, 90, 180 or 270 degrees; the angle is the true cluster of a sample."""
 
     clients: int = setting(4, "clients")
@@ -134,15 +134,15 @@ class MnistDigitRotations:
     heterogeneity: float = setting(
         0.0, "p: share of a client's samples that come from its home cluster"
     )
-    digit: int = setting(2, "the digit, in the paper 2, 3, 4 or 5; -1: all ten mixed")
+    digit: int = setting(2, "the digit, in the paper 2, 3, 4 or 5; -1: all ten mixed", at_least(-1))
 
     class_count: ClassVar[int] = 4
     pixel_scale: ClassVar[float] = 255
     suggests: ClassVar[dict[str, Any]] = {"k": 4, "network": "linear"}
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_sample_clusters(self)
-        at_least(self, "digit", -1)
         if self.digit > 9:
             raise SettingError(
                 f"`digit` of MnistDigitRotations must be at most 9, got {self.digit}"
@@ -163,15 +163,15 @@ class MnistDigitRotations:
 
 def check_sample_clusters(settings: Any) -> None:
     """The rules that these federations share."""
-    at_least(settings, "clients", 1)
-    at_least(settings, "samples", 1)
+    at_least(1)(settings, "clients")
+    at_least(1)(settings, "samples")
     if not 0 <= settings.heterogeneity <= 1:
         raise SettingError(
             f"`heterogeneity` of {type(settings).__name__} must lie in 0 to 1, "
             f"got {settings.heterogeneity:g}"
         )
     if hasattr(settings, "groups"):
-        at_least(settings, "groups", 1)
+        at_least(1)(settings, "groups")
 
 
 def draw_clusters(settings: Any, generator: torch.Generator) -> Tensor:

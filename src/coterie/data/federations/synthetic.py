@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from coterie.core import seeds
-from coterie.core.settings import setting
+from coterie.core.settings import Settings, setting
 from coterie.core.validate import at_least, at_least_as_many
 from coterie.data.federation import Federation, Samples, check_train_share, split_cut, split_order
 
@@ -21,16 +21,18 @@ DrawnRows = Iterator[tuple[int, np.ndarray, np.ndarray]]  # client, features [n,
 
 
 @dataclass(frozen=True, kw_only=True)
-class FpfcSynthetic:
+class FpfcSynthetic(Settings):
     """The synthetic setting of the FPFC paper: each cluster has its own linear classifier.
 
     mu_c ~ N(0, 1); W_c ~ N(mu_c, 1), b_c ~ N(mu_c, 1); x ~ U[0, 1)^60;
     y = argmax(W_c x + b_c + N(0, 0.5^2)); n_i = 5 (int(lognormal(4, 2)) + 50): heavy-tailed.
     """
 
-    clients: int = setting(100, "clients m, as many in each cluster")
-    groups: int = setting(4, "true clusters")
-    most: int = setting(3000, "samples of a client at most, training and test; 0: no limit")
+    clients: int = setting(100, "clients m, as many in each cluster", at_least(1))
+    groups: int = setting(4, "true clusters", at_least(1))
+    most: int = setting(
+        3000, "samples of a client at most, training and test; 0: no limit", at_least(0)
+    )
     train_share: float = setting(0.8, "share of a client's samples that it trains on")
 
     class_count: ClassVar[int] = CLASSES
@@ -44,9 +46,7 @@ class FpfcSynthetic:
     }
 
     def __post_init__(self) -> None:
-        at_least(self, "clients", 1)
-        at_least(self, "groups", 1)
-        at_least(self, "most", 0)
+        super().__post_init__()
         check_train_share(self)
         at_least_as_many(self, "clients", "groups")
 
@@ -76,7 +76,7 @@ class FpfcSynthetic:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LeafSynthetic:
+class LeafSynthetic(Settings):
     """Synthetic(alpha, beta) of LEAF and FedProx: every client has a classifier of its own.
 
     u_k ~ N(0, alpha), W_k, b_k ~ N(u_k, 1); B_k ~ N(0, beta), v_k ~ N(B_k, 1)^60,
@@ -84,10 +84,12 @@ class LeafSynthetic:
     Alpha spreads the classifiers, beta the features. There are no true clusters.
     """
 
-    clients: int = setting(30, "clients m")
-    spread_models: float = setting(1.0, "alpha: how much clients' classifiers differ")
-    spread_features: float = setting(1.0, "beta: how much clients' features differ")
-    most: int = setting(3000, "samples of a client at most, training and test; 0: no limit")
+    clients: int = setting(30, "clients m", at_least(1))
+    spread_models: float = setting(1.0, "alpha: how much clients' classifiers differ", at_least(0))
+    spread_features: float = setting(1.0, "beta: how much clients' features differ", at_least(0))
+    most: int = setting(
+        3000, "samples of a client at most, training and test; 0: no limit", at_least(0)
+    )
     train_share: float = setting(0.8, "share of a client's samples that it trains on")
 
     class_count: ClassVar[int] = CLASSES
@@ -101,10 +103,7 @@ class LeafSynthetic:
     }
 
     def __post_init__(self) -> None:
-        at_least(self, "clients", 1)
-        at_least(self, "spread_models", 0)
-        at_least(self, "spread_features", 0)
-        at_least(self, "most", 0)
+        super().__post_init__()
         check_train_share(self)
 
     def build(self, seed: int) -> Federation:

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.core.errors import CoterieWarning, SettingError
-from coterie.core.settings import setting
+from coterie.core.settings import Settings, setting
 from coterie.core.validate import at_least, one_of
 from coterie.data.federation import Federation, Samples, check_train_share
 from coterie.data.tables.arrays import Arrays, read_npz
@@ -56,7 +56,7 @@ class PreparedTable(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class Table(Settings):
     """A table of your own: a file or folder of rows, each with its client and its label."""
 
     path: str = setting(
@@ -68,11 +68,17 @@ class Table:
     label: str = setting("label", "column to predict")
     features: str = setting("", "columns to predict from, with commas between; empty: all others")
     target: str = setting(
-        "auto", "what the label is: classification, regression, or auto: by its type"
+        "auto",
+        "what the label is: classification, regression, or auto: by its type",
+        one_of(*TARGETS),
     )
     train_share: float = setting(0.8, "share of a client's rows that it trains on")
-    min_samples: int = setting(2, "rows that a client must have; smaller ones are left out")
-    categories: int = setting(20, "features that text becomes at most; rarer values share one more")
+    min_samples: int = setting(
+        2, "rows that a client must have; smaller ones are left out", at_least(2)
+    )
+    categories: int = setting(
+        20, "features that text becomes at most; rarer values share one more", at_least(1)
+    )
     standardise: bool = setting(
         True, "whether numbers are brought to mean 0 and standard deviation 1"
     )
@@ -82,9 +88,7 @@ class Table:
     suggests: ClassVar[dict[str, Any]] = {"network": "mlp", "hidden": 32}
 
     def __post_init__(self) -> None:
-        one_of(self, "target", TARGETS)
-        at_least(self, "min_samples", 2)
-        at_least(self, "categories", 1)
+        super().__post_init__()
         check_train_share(self)
         if self.client == self.label:
             raise SettingError(
