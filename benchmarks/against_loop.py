@@ -29,7 +29,7 @@ from coterie.algorithms.ifca import State
 from coterie.core.cohort import Descent, Kernel, Rows
 from coterie.data.federation import Federation, Samples
 from coterie.engine.simulator import Simulator
-from coterie.experiment.comparison import markdown
+from coterie.report.text_tables import markdown_table
 from coterie.networks import mlp
 
 LR, STEPS, CLASSES, BATCH = 0.1, 10, 10, 10
@@ -236,7 +236,7 @@ def table(options: argparse.Namespace) -> str:
         f"Against the plain loop, in one process that is started {starts} times, {STEPS} steps on "
         "all samples unless it says otherwise, medians; off from double precision"
     )
-    return f"{title}:\n\n{markdown(head, rows)}"
+    return f"{title}:\n\n{markdown_table(head, rows)}"
 
 
 if __name__ == "__main__":
