@@ -29,8 +29,8 @@ from coterie.algorithms.ifca import State
 from coterie.core.cohort import Descent, Kernel, Rows
 from coterie.data.federation import Federation, Samples
 from coterie.engine.simulator import Simulator
-from coterie.report.text_tables import markdown_table
 from coterie.networks import mlp
+from coterie.report.text_tables import markdown_table
 
 LR, STEPS, CLASSES, BATCH = 0.1, 10, 10, 10
 KINDS = torch.float32, torch.float64

@@ -17,8 +17,8 @@ import torch
 
 import coterie
 from coterie.data.federation import Federation, Samples
-from coterie.report.text_tables import markdown_table
 from coterie.networks import mlp
+from coterie.report.text_tables import markdown_table
 
 SAMPLES, FEATURES, HIDDEN, CLASSES = 20, 64, 100, 10
 METHODS = {

@@ -19,8 +19,8 @@ from coterie import Classification, FedAvg
 from coterie.algorithms.fedavg import State
 from coterie.data.federation import Samples
 from coterie.engine.simulator import Simulator
-from coterie.report.text_tables import markdown_table
 from coterie.networks import mlp
+from coterie.report.text_tables import markdown_table
 
 F, H, C, STEPS = 784, 200, 10, 10
 SIZE = 2048  # of the matrices whose product is the yardstick
@@ -62,8 +62,7 @@ def table(options: argparse.Namespace) -> str:
             return fedavg.round(state, simulator.at("round", 0))
 
         turns = [
-            (seconds_of(lambda: a @ b), seconds_of(round))
-            for _ in range(options.repeats + 1)
+            (seconds_of(lambda: a @ b), seconds_of(round)) for _ in range(options.repeats + 1)
         ][1:]  # the first is not counted
         speeds += [2 * SIZE**3 / one / 1e9 for one, _ in turns]
         # Per operation of a round: what share of the speed of the product it is.
