@@ -71,7 +71,7 @@ def alike(here, there):
         models = there.models
     assert there.metrics == pytest.approx(here.metrics, abs=1e-9)
     assert there.bytes.table() == here.bytes.table()
-    everything = [*there.state, there.clusters, models, *there.simulator.memory.rows.values()]
+    everything = [*there.state, there.clusters, models, *there.population.memory.rows.values()]
     assert not any(isinstance(tensor, Far) for tensor in everything)
 
 
@@ -86,9 +86,9 @@ def test_every_algorithm_gives_the_same_elsewhere(name, known):
 def test_convolutions_give_the_same_elsewhere(name, known):
     here, there = both(short(CASES[name]), convolution())
     alike(here, there)
-    assert isinstance(here.simulator.kernel, PerClientKernel)
-    assert isinstance(there.simulator.kernel, VmappedKernel)
-    assert there.simulator.kernel._exact
+    assert isinstance(here.population.kernel, PerClientKernel)
+    assert isinstance(there.population.kernel, VmappedKernel)
+    assert there.population.kernel._exact
 
 
 @pytest.mark.parametrize("name", ["ifca", "ifca-stable", "fedavg", "oracle", "local"])
@@ -103,7 +103,7 @@ def test_networks_that_draw_or_keep_statistics_go_one_by_one_elsewhere(name, kno
     sizes = checks.small_federation([5, 8, 3])
     here, there = both(short(replace(CASES[name], batch=0)), checks.noisy_task(), sizes)
     alike(here, there)
-    assert there.simulator.kernel._exact is False
+    assert there.population.kernel._exact is False
 
 
 def test_lost_replies_and_small_chunks_give_the_same_elsewhere(known):
@@ -148,7 +148,7 @@ def test_pixels_stay_bytes_on_their_way(known, monkeypatch, free):
     network = nn.Sequential(nn.Flatten(), nn.Linear(4, 3)).double()
     here, there = both(coterie.FedAvg(steps=2), Classification(network, scale=255), data)
     alike(here, there)
-    lies = there.simulator._samples_on_device.x
+    lies = there.population._samples_on_device.x
     assert lies.dtype == torch.uint8
     assert isinstance(lies, Far) == (free > 0)
 

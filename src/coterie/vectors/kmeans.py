@@ -1,8 +1,9 @@
 """k-means on the rows of a matrix, plain or with trimmed means.
 
-Written here and not taken from scikit-learn for three reasons: a run repeated must give the same
-bits, the outcome must not depend on the order of the clients, and trimmed means are needed too.
-Everything is worked out in double precision.
+Written here although scikit-learn has k-means: trimmed means need a loop of their own, of which
+the plain one is a special case; starts are drawn from the run's seeds, in an order of the points
+that does not depend on how clients are numbered; a centre that nobody is near stays where it is.
+From the same starts both give the same clusters. Everything is computed in double precision.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from torch import Tensor
 from coterie.core import seeds
 from coterie.vectors.gram import gram
 
-ITERATIONS = 100  # of Lloyd's algorithm, if it does not rest before
-BLOCK = 2**22  # numbers that are turned into doubles at a time
+ITERATIONS = 100  # of Lloyd's algorithm, if it does not end before
+BLOCK = 2**22  # numbers that are converted to doubles at a time
 
 
 class Clustering(NamedTuple):
