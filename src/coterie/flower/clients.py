@@ -28,7 +28,7 @@ from coterie.engine.simulator import Simulator
 from coterie.evaluation.client_map import losses_or_gradients
 from coterie.flower.enrolment import placeholder_federation
 from coterie.flower.replies import Answers, OutlierFilter, Spec, check_reply
-from coterie.flower.roster import Roster, warn
+from coterie.flower.roster import Roster, emit_warning
 from coterie.flower.settings import App
 from coterie.flower.wire import BadPacket, Packet, encode_arguments
 from coterie.registry import algorithm_name
@@ -157,7 +157,7 @@ class Network:
         for field in answers[0][1]._fields if answers and self.outliers.limit else ():
             answers, refused = self.outliers.remove_outliers(label, field, answers)
             for i in refused:
-                warn(
+                emit_warning(
                     f"the reply of client {self.names[i]} is refused: {field} of {label} is "
                     f"more than {self.outliers.limit:g} times as large as usual"
                 )

@@ -109,7 +109,7 @@ class Roster:
                 self.admit(node, read_enrolment(self.app, reply))
             except (BadPacket, DataError) as error:
                 self.refused.add(node)
-                warn(f"node {node} is left out: {error}")
+                emit_warning(f"node {node} is left out: {error}")
 
     def admit(self, node: int, info: NodeInfo) -> None:
         """Add a node; after the run has begun, clients that are not of the run are left out."""
@@ -120,7 +120,9 @@ class Roster:
         if self.names:
             strangers = sorted(set(info.names) - set(self.names))
             if strangers:
-                warn(f"clients that came after the run began are left out: {', '.join(strangers)}")
+                emit_warning(
+                    f"clients that came after the run began are left out: {', '.join(strangers)}"
+                )
         self.nodes[node] = info
         self.node_of |= dict.fromkeys(info.names, node)
 
@@ -154,12 +156,12 @@ class Roster:
                     continue
                 if reply.has_error():
                     self.errors.append(str(reply.error.reason))
-                    warn(f"node {node} replied with an error: {reply.error.reason}")
+                    emit_warning(f"node {node} replied with an error: {reply.error.reason}")
                     continue
                 try:
                     found[node] = decode_packet(reply.content)
                 except BadPacket as error:
-                    warn(f"the reply of node {node} is refused: {error}")
+                    emit_warning(f"the reply of node {node} is refused: {error}")
             if nodes:
                 time.sleep(POLL_SECONDS)
                 if time.monotonic() - self.refreshed_at > ONLINE_SECONDS and self.names:
@@ -199,7 +201,7 @@ class Roster:
                 except BadPacket as error:
                     self.counts.refused += len(online[node])
                     who = ", ".join(self.names[i] for i in online[node][:5].tolist())
-                    warn(f"the reply of node {node} (clients {who}) is refused: {error}")
+                    emit_warning(f"the reply of node {node} (clients {who}) is refused: {error}")
             replied = torch.cat([torch.arange(0), *(own for own, _ in answers)])
             left = ids[~torch.isin(ids, replied)]
             if len(replied) >= settings.quorum * len(ids):
@@ -227,5 +229,5 @@ class Roster:
         }
 
 
-def warn(text: str) -> None:
+def emit_warning(text: str) -> None:
     warnings.warn(text, CoterieWarning, stacklevel=3)
