@@ -18,9 +18,8 @@ long version https://arxiv.org/abs/2211.04218. Algorithm 1, with the letters of 
 g is the SCAD penalty, quadratic near 0. The server's line is in `vectors/fusion.py`.
 
 Differences from the paper
-- Lambda need not be given: by default it is chosen on a path of falling values, each begun where
-  the one before ended, by how well models trained in its clusters serve samples that devices hold
-  out; the rounds then begin with these models, trained on until they serve no better.
+- Lambda need not be given: by default it is chosen on a path of falling values, by how well models
+  trained in its clusters serve samples that devices hold out (`fpfc_path.py`).
 - Pairs with either device in A_k are updated, as in the authors' code; the text has `pairs=both`.
 - Of a larger network a part may be fused (`part=head`); the rest is averaged over everybody.
 """

@@ -15,7 +15,7 @@ Section 4.1 adds weight sharing (a trunk common to all clusters, IFCA on the hea
 stable-identity broadcast (once identities rest, each client is sent only its own model).
 
 Differences from the paper
-- The default start is `farthest`, not k random models (`start=random`): see docs/ifca.md.
+- The default start is `farthest`, not k random models (`start=random`): see `ifca_start.py`.
 - A cluster that nobody chose keeps its model; the paper leaves 0/0 open.
 - The authors' FEMNIST code shares a trunk that was trained before and is frozen (`share=frozen`);
   the paper's text trains it jointly (`share=joint`). Both are here.

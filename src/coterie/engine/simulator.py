@@ -24,7 +24,6 @@ from coterie.engine.chunks import ChunkCache, Chunking
 from coterie.engine.client_memory import ClientMemory
 from coterie.engine.devices import find_device
 from coterie.engine.kernels import kernel_for
-from coterie.engine.malloc import keep_freed, tidily
 from coterie.tensors.devices import CPU, default_device, free_bytes
 from coterie.tensors.lazy import to_device
 
@@ -57,7 +56,6 @@ class Simulator:
         chunking: Chunking | None = None,
         cache: ChunkCache | None = None,
     ) -> None:
-        keep_freed()
         self.device = find_device(device)
         self.samples = samples
         self._samples_on_device: Samples | None = None  # if they fit
@@ -118,7 +116,7 @@ class Simulator:
         message = {name: self._download(value) for name, value in call.message.items()}
         # Where a fold does not say that it works on any device, it is the server's, on the CPU.
         to = self.device if getattr(fold, "on_any_device", False) else CPU
-        for chunk in tidily(self.chunks(call.ids)):
+        for chunk in self.chunks(call.ids):
             cohort = self.cohort(chunk, call.round, call.address)
             download = {
                 n: v.rows_for(chunk) if isinstance(v, Each) else v for n, v in message.items()
