@@ -29,8 +29,8 @@ from coterie.algorithms.ifca import State
 from coterie.core.cohort import Descent, Kernel, Rows
 from coterie.data.federation import Federation, Samples
 from coterie.engine.simulator import Simulator
-from coterie.experiment.comparison import markdown
 from coterie.networks import mlp
+from coterie.report.text_tables import markdown_table
 
 LR, STEPS, CLASSES, BATCH = 0.1, 10, 10, 10
 KINDS = torch.float32, torch.float64
@@ -236,7 +236,7 @@ def table(options: argparse.Namespace) -> str:
         f"Against the plain loop, in one process that is started {starts} times, {STEPS} steps on "
         "all samples unless it says otherwise, medians; off from double precision"
     )
-    return f"{title}:\n\n{markdown(head, rows)}"
+    return f"{title}:\n\n{markdown_table(head, rows)}"
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ import speed
 
 import coterie
 from coterie.core.errors import CoterieError
-from coterie.experiment.comparison import markdown
+from coterie.report.text_tables import markdown_table
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "contenders"))
@@ -85,7 +85,7 @@ def peers(options: argparse.Namespace) -> str:
     head = ["contender", "s per round", "first round, s", "speed against the loop"]
     head += ["times coterie's", "difference", "gradient steps"]
     rows = lines(found, reference.weights, clients * given.steps * rounds)
-    return f"{title}:\n\n{markdown(head, rows)}"
+    return f"{title}:\n\n{markdown_table(head, rows)}"
 
 
 def lines(

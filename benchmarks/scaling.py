@@ -17,8 +17,8 @@ import torch
 
 import coterie
 from coterie.data.federation import Federation, Samples
-from coterie.experiment.comparison import markdown
 from coterie.networks import mlp
+from coterie.report.text_tables import markdown_table
 
 SAMPLES, FEATURES, HIDDEN, CLASSES = 20, 64, 100, 10
 METHODS = {
@@ -102,7 +102,7 @@ def table(options: argparse.Namespace) -> str:
     head = ["method", "clients", "in a round", "us per client", "data, MB", "all but data, MB"]
     head += ["of it since the start, MB", "whole run, s"]
     shape = f"{SAMPLES} samples x {FEATURES} features, MLP {FEATURES}-{HIDDEN}-{CLASSES}"
-    return f"Clients of {shape}, ten full-batch steps:\n\n{markdown(head, rows)}"
+    return f"Clients of {shape}, ten full-batch steps:\n\n{markdown_table(head, rows)}"
 
 
 if __name__ == "__main__":

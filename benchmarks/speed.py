@@ -3,7 +3,7 @@
 Operations are counted twice: those of the ordinary method, 4nfh + 6nhc for a step on n samples,
 and those that a warm round in sample space makes (docs/concepts.md). A round that beats the
 machine's speed by the first count does so by needing fewer operations. The product that is the
-yardstick is done by the library that coterie takes for large ones, in turns with the rounds.
+yardstick is done in turns with the rounds.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ import torch
 from coterie import Classification, FedAvg
 from coterie.algorithms.fedavg import State
 from coterie.data.federation import Samples
-from coterie.engine.kernels.matmul import product
 from coterie.engine.simulator import Simulator
-from coterie.experiment.comparison import markdown
 from coterie.networks import mlp
+from coterie.report.text_tables import markdown_table
 
 F, H, C, STEPS = 784, 200, 10, 10
 SIZE = 2048  # of the matrices whose product is the yardstick
@@ -63,8 +62,7 @@ def table(options: argparse.Namespace) -> str:
             return fedavg.round(state, simulator.at("round", 0))
 
         turns = [
-            (seconds_of(lambda: product(a, b)), seconds_of(round))
-            for _ in range(options.repeats + 1)
+            (seconds_of(lambda: a @ b), seconds_of(round)) for _ in range(options.repeats + 1)
         ][1:]  # the first is not counted
         speeds += [2 * SIZE**3 / one / 1e9 for one, _ in turns]
         # Per operation of a round: what share of the speed of the product it is.
@@ -86,4 +84,4 @@ def table(options: argparse.Namespace) -> str:
         f"FedAvg of an MLP {F}-{H}-{C} against a product of {SIZE} x {SIZE} matrices "
         f"({statistics.median(speeds):.0f} GFLOP/s)"
     )
-    return f"{title}:\n\n{markdown(head, rows)}"
+    return f"{title}:\n\n{markdown_table(head, rows)}"

@@ -21,7 +21,7 @@ from typing import Any, get_type_hints
 import torch
 from torch import Tensor, nn
 
-from coterie.channel.wrappers import Wrapper
+from coterie.channel.tap import Tap
 from coterie.core import seeds
 from coterie.core.algorithm import Algorithm
 from coterie.core.clients import Clients, Each, step_name
@@ -55,18 +55,19 @@ def applies(check: Check, algorithm: Algorithm[Any]) -> bool:
         return False  # it has no network
     if check is empty_cluster_keeps_its_model:
         return "models" in state_type(algorithm)._fields
-    return has(algorithm, "k") if check is one_cluster_works else True
+    return has_setting(algorithm, "k") if check is one_cluster_works else True
 
 
 def chunks_do_not_matter(algorithm: Any) -> None:
     """One client at a time, the reference, gives the same as all of them at once."""
-    same(ran(algorithm, federation(), chunk=1), ran(algorithm, federation(), chunk=100))
+    one, two = (short_run(algorithm, small_federation(), chunk=chunk) for chunk in (1, 100))
+    assert_same(one, two)
 
 
 def padding_does_not_matter(algorithm: Any) -> None:
     """Clients of very different sizes side by side give the same as each by itself."""
-    ragged = federation(sizes=RAGGED)
-    same(ran(algorithm, ragged, chunk=1), ran(algorithm, ragged, chunk=100))
+    ragged = small_federation(sizes=RAGGED)
+    assert_same(short_run(algorithm, ragged, chunk=1), short_run(algorithm, ragged, chunk=100))
 
 
 def any_network_will_do(algorithm: Any) -> None:
@@ -76,7 +77,7 @@ def any_network_will_do(algorithm: Any) -> None:
     algorithm = full_batch(algorithm)
     try:
         one, two = (
-            simulate(algorithm, federation(sizes), restless_task(), rounds=2, chunk=chunk)
+            simulate(algorithm, small_federation(sizes), noisy_task(), rounds=2, chunk=chunk)
             for chunk in (1, 100)
         )
     except SettingError as refusal:
@@ -84,19 +85,19 @@ def any_network_will_do(algorithm: Any) -> None:
         if "batch normalisation" in str(refusal):
             return
         raise
-    same(one, two)
+    assert_same(one, two)
     assert bool(torch.isfinite(one.models).all()), "models are not finite"
 
 
 def same_seed_gives_same_bits(algorithm: Any) -> None:
     """A run repeated is the same to the last bit, also with lost replies and sampled clients."""
-    one, two = (ran(algorithm, federation(), fraction=0.5, lost=0.2) for _ in range(2))
-    same(one, two, exactly=True)
+    one, two = (short_run(algorithm, small_federation(), fraction=0.5, lost=0.2) for _ in range(2))
+    assert_same(one, two, exactly=True)
 
 
 def other_seed_gives_other_result(algorithm: Any) -> None:
     """The seed is used."""
-    one, two = ran(algorithm, federation(), seed=1), ran(algorithm, federation(), seed=2)
+    one, two = (short_run(algorithm, small_federation(), seed=seed) for seed in (1, 2))
     assert not torch.equal(one.models, two.models), "two seeds gave identical models"
 
 
@@ -113,9 +114,9 @@ def resuming_changes_nothing(algorithm: Any) -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         with suppress(Stopped):
-            ran(algorithm, federation(), folder=folder, on_round=stop, **settings)
-        resumed = ran(algorithm, federation(), folder=folder, resume=True, **settings)
-        same(ran(algorithm, federation(), **settings), resumed, exactly=True)
+            short_run(algorithm, small_federation(), folder=folder, on_round=stop, **settings)
+        resumed = short_run(algorithm, small_federation(), folder=folder, resume=True, **settings)
+        assert_same(short_run(algorithm, small_federation(), **settings), resumed, exactly=True)
         assert not list(Path(folder).glob(".*")), "an unfinished file was left behind"
 
 
@@ -123,14 +124,14 @@ def order_of_clients_does_not_matter(algorithm: Any) -> None:
     """Clients under other ids get the same models; only the ids are permuted."""
     algorithm = full_batch(algorithm)
     order = torch.randperm(len(RAGGED), generator=torch.Generator().manual_seed(5))
-    one = ran(algorithm, federation(sizes=RAGGED))
-    two = ran(algorithm, federation(sizes=RAGGED, order=order))
-    close(served(one)[order], served(two), "models under other ids")
+    one = short_run(algorithm, small_federation(sizes=RAGGED))
+    two = short_run(algorithm, small_federation(sizes=RAGGED, order=order))
+    assert_close(serving_models(one)[order], serving_models(two), "models under other ids")
 
 
 def clusters_are_a_partition(algorithm: Any) -> None:
     """Every client is served by exactly one existing model, also when few take part in a round."""
-    run = ran(algorithm, federation(), per_round=2)
+    run = short_run(algorithm, small_federation(), per_round=2)
     assert torch.equal(run.serving.ids, torch.arange(len(RAGGED))), "a client is served not once"
     assert run.clusters.shape == (len(RAGGED),), "not one cluster per client"
     inside = (run.clusters >= 0) & (run.clusters < len(run.models))
@@ -139,10 +140,12 @@ def clusters_are_a_partition(algorithm: Any) -> None:
 
 def empty_cluster_keeps_its_model(algorithm: Any) -> None:
     """A cluster in which nobody trained has the model it had before the round."""
-    run = Run(algorithm, federation(), task_for(algorithm), RunSettings(rounds=1, per_round=1))
+    run = Run(
+        algorithm, small_federation(), task_for(algorithm), RunSettings(rounds=1, per_round=1)
+    )
     run.training.begin()
     before = run.state.models.clone()
-    if len(before) == 1 and not has(algorithm, "k"):
+    if len(before) == 1 and not has_setting(algorithm, "k"):
         return  # it begins with one cluster and makes others later
     clients = run.population.at("round", 0, ids=torch.tensor([0]))
     after, info = algorithm.round(run.state, clients)
@@ -155,25 +158,25 @@ def empty_cluster_keeps_its_model(algorithm: Any) -> None:
 
 def one_client_works(algorithm: Any) -> None:
     """A federation of a single client is a federation."""
-    alone = federation(sizes=[6])
-    run = ran(replace(algorithm, k=1) if has(algorithm, "k") else algorithm, alone)
+    alone = small_federation(sizes=[6])
+    run = short_run(replace(algorithm, k=1) if has_setting(algorithm, "k") else algorithm, alone)
     assert bool(torch.isfinite(run.models).all())
 
 
 def one_cluster_works(algorithm: Any) -> None:
     """k = 1 puts everybody in the one cluster."""
-    run = ran(replace(algorithm, k=1), federation())
+    run = short_run(replace(algorithm, k=1), small_federation())
     assert run.clusters.tolist() == [0] * len(RAGGED)
 
 
 def missing_replies_are_normal(algorithm: Any) -> None:
     """Lost replies cost their clients' work and nothing else; if all are lost, nothing changes."""
-    run = ran(algorithm, federation(), lost=0.5)
+    run = short_run(algorithm, small_federation(), lost=0.5)
     assert bool(torch.isfinite(run.models).all()), "models are not finite after lost replies"
-    began = Run(algorithm, federation(), task_for(algorithm), RunSettings(rounds=1))
+    began = Run(algorithm, small_federation(), task_for(algorithm), RunSettings(rounds=1))
     began.training.begin()
     clients = began.population.at("round", 0)
-    after, info = algorithm.round(began.state, Deaf(clients))
+    after, info = algorithm.round(began.state, NoReplies(clients))
     assert len(info.ids) == 0
     for name, old, new in zip(after._fields, began.state, after, strict=True):
         if old.is_floating_point():
@@ -182,22 +185,22 @@ def missing_replies_are_normal(algorithm: Any) -> None:
 
 def steps_leave_their_inputs_alone(algorithm: Any) -> None:
     """A client step changes neither what it was sent nor the data it works on."""
-    data = federation()
+    data = small_federation()
     x, y = data.train.x.clone(), data.train.y.clone()
     run = Run(algorithm, data, task_for(algorithm), RunSettings(rounds=1))
     run.training.begin()
-    algorithm.round(run.state, Watchful(run.population.at("round", 0)))
-    algorithm.serve(run.state, Watchful(run.population.at("serve")))
+    algorithm.round(run.state, InputGuard(run.population.at("round", 0)))
+    algorithm.serve(run.state, InputGuard(run.population.at("serve")))
     assert torch.equal(x, data.train.x), "features changed"
     assert torch.equal(y, data.train.y), "targets changed"
 
 
 def metered_bytes_are_the_declared_parts(algorithm: Any) -> None:
     """What the meter counts is what the steps' signatures declare, no more and no less."""
-    run = Run(algorithm, federation(), task_for(algorithm), RunSettings(rounds=1))
+    run = Run(algorithm, small_federation(), task_for(algorithm), RunSettings(rounds=1))
     run.training.begin()
     before = Counter(run.bytes.parts)
-    book = Bookkeeper(run.training.participants.of_round(0))
+    book = ByteCounter(run.training.participants.of_round(0))
     algorithm.round(run.state, book)
     metered = Counter(run.bytes.parts)
     metered.subtract(before)
@@ -211,17 +214,17 @@ def metered_bytes_are_the_declared_parts(algorithm: Any) -> None:
 
 def training_does_not_see_test_data(algorithm: Any) -> None:
     """Other test data, same training: the test part is never used to train or to choose."""
-    data = federation()
+    data = small_federation()
     assert data.test is not None
     noise = Samples(torch.randn_like(data.test.x), data.test.y.flip(0), data.test.offsets)
-    same(ran(algorithm, data), ran(algorithm, replace(data, test=noise)))
+    assert_same(short_run(algorithm, data), short_run(algorithm, replace(data, test=noise)))
 
 
 def unseen_clients_are_served(algorithm: Any) -> None:
     """Clients that never took part get a model too."""
-    run = ran(algorithm, federation())
+    run = short_run(algorithm, small_federation())
     strangers = Simulator(
-        federation(sizes=[4, 9, 2]).train, run.task, first=len(RAGGED), population=len(RAGGED)
+        small_federation(sizes=[4, 9, 2]).train, run.task, first=len(RAGGED), population=len(RAGGED)
     )
     serving = algorithm.serve(run.state, strangers.at("serve"))
     assert torch.equal(serving.ids, strangers.ids), "a stranger is served not once"
@@ -274,7 +277,7 @@ CHECKS: list[Check] = [
 ]
 
 
-def federation(sizes: list[int] | None = None, order: Tensor | None = None) -> Federation:
+def small_federation(sizes: list[int] | None = None, order: Tensor | None = None) -> Federation:
     """A small federation of two hidden groups, which name the classes differently."""
     sizes = [12] * len(RAGGED) if sizes is None else sizes
     direction = torch.randn(FEATURES, CLASSES, generator=seeds.generator(0, "direction")).double()
@@ -291,7 +294,7 @@ def federation(sizes: list[int] | None = None, order: Tensor | None = None) -> F
     return Federation(Samples.of(train), Samples.of(test), cluster, sample_clusters=True)
 
 
-def task() -> Classification:
+def small_task() -> Classification:
     """A small network in double precision, so that rounding cannot hide or feign a difference."""
     network = nn.Sequential(nn.Linear(FEATURES, 6), nn.Tanh(), nn.Linear(6, CLASSES))
     return Classification(network.double())
@@ -299,21 +302,21 @@ def task() -> Classification:
 
 def task_for(algorithm: Any) -> Task:
     """The network above, or a point for an algorithm that finds centres."""
-    return Centre(FEATURES, dtype=torch.float64) if learns_centres(algorithm) else task()
+    return Centre(FEATURES, dtype=torch.float64) if learns_centres(algorithm) else small_task()
 
 
-def restless_task() -> Classification:
+def noisy_task() -> Classification:
     """A network that draws and that has buffers."""
     layers = [nn.Linear(FEATURES, 6), nn.BatchNorm1d(6), nn.Dropout(0.2), nn.Linear(6, CLASSES)]
     return Classification(nn.Sequential(*layers).double())
 
 
-def ran(algorithm: Any, data: Federation, **settings: Any) -> Run:
+def short_run(algorithm: Any, data: Federation, **settings: Any) -> Run:
     """A short run."""
     return simulate(algorithm, data, task_for(algorithm), **{"rounds": ROUNDS, **settings})
 
 
-def same(one: Run, two: Run, *, exactly: bool = False) -> None:
+def assert_same(one: Run, two: Run, *, exactly: bool = False) -> None:
     """Two runs ended alike: clusters equal, models and numbers equal or equal to rounding."""
     assert torch.equal(one.clusters, two.clusters), "clusters differ"
     if one.labels is not None and two.labels is not None:
@@ -321,20 +324,20 @@ def same(one: Run, two: Run, *, exactly: bool = False) -> None:
     if exactly:
         assert torch.equal(one.models, two.models), "models differ in some bit"
         assert one.metrics == two.metrics, "metrics differ in some bit"
-    close(one.models, two.models, "models")
+    assert_close(one.models, two.models, "models")
 
 
-def served(run: Run) -> Tensor:
+def serving_models(run: Run) -> Tensor:
     """The model that serves each client, [m, d]."""
     return run.models if run.serving.adapt is not None else run.models[run.clusters]
 
 
-def close(one: Tensor, two: Tensor, what: str) -> None:
+def assert_close(one: Tensor, two: Tensor, what: str) -> None:
     apart = float((one - two).abs().max())
     assert apart < 1e-9, f"{what} differ by {apart:.3g}"
 
 
-def has(algorithm: Any, name: str) -> bool:
+def has_setting(algorithm: Any, name: str) -> bool:
     return any(field.name == name for field in fields(algorithm))
 
 
@@ -344,45 +347,36 @@ def state_type(algorithm: Any) -> Any:
 
 def full_batch(algorithm: Any) -> Any:
     """The algorithm without mini-batches, which are drawn by client id."""
-    return replace(algorithm, batch=0) if has(algorithm, "batch") else algorithm
+    return replace(algorithm, batch=0) if has_setting(algorithm, "batch") else algorithm
 
 
-class Deaf(Wrapper):
+class NoReplies(Tap):
     """Clients that never answer."""
 
-    def only(self, ids: Tensor) -> Deaf:
-        return Deaf(self.inner.only(ids))
-
-    def tap(self, step: Callable[..., Any], message: dict[str, Any]) -> Any:
+    def filter(self, step: Callable[..., Any], message: dict[str, Any]) -> Any:
         return lambda ids, upload: (ids[:0], upload)
 
 
-class Watchful(Wrapper):
+class InputGuard(Tap):
     """Clients that complain about a step that changes what it was sent."""
 
-    def only(self, ids: Tensor) -> Watchful:
-        return Watchful(self.inner.only(ids))
-
     def run(self, step: Callable[..., Any], *, fold: Any = None, **message: Any) -> Any:
-        copies = {name: tensor_of(value).clone() for name, value in message.items()}
+        copies = {name: sent_tensor(value).clone() for name, value in message.items()}
         answer = self.inner.run(step, fold=fold, **message)
         for name, value in message.items():
-            assert torch.equal(copies[name], tensor_of(value)), f"{step.__name__} changed {name}"
+            assert torch.equal(copies[name], sent_tensor(value)), f"{step.__name__} changed {name}"
         return answer
 
 
-class Bookkeeper(Wrapper):
+class ByteCounter(Tap):
     """Clients whose traffic is added up a second time, from the tensors themselves."""
 
-    def __init__(self, inner: Clients, before: Bookkeeper | None = None) -> None:
+    def __init__(self, inner: Clients) -> None:
         super().__init__(inner)
-        self.counts: Counter[tuple[str, str, str]] = Counter() if before is None else before.counts
-        self.steps: dict[str, Callable[..., Any]] = {} if before is None else before.steps
+        self.counts: Counter[tuple[str, str, str]] = Counter()
+        self.steps: dict[str, Callable[..., Any]] = {}
 
-    def only(self, ids: Tensor) -> Bookkeeper:
-        return Bookkeeper(self.inner.only(ids), self)
-
-    def tap(self, step: Callable[..., Any], message: dict[str, Any]) -> Any:
+    def filter(self, step: Callable[..., Any], message: dict[str, Any]) -> Any:
         key = step_name(step)
         if len(self.ids):
             self.steps[key] = step
@@ -401,5 +395,5 @@ class Bookkeeper(Wrapper):
         return note
 
 
-def tensor_of(value: Any) -> Tensor:
+def sent_tensor(value: Any) -> Tensor:
     return value.rows if isinstance(value, Each) else value

@@ -46,12 +46,12 @@ class Trial:
         return ids, losses
 
 
-def random(trial: Trial, tries: int, rounds: int) -> Tensor:
+def draw_random(trial: Trial, tries: int, rounds: int) -> Tensor:
     """k independent draws, as Algorithm 1 leaves it."""
     return trial.draw(0)
 
 
-def restarts(trial: Trial, tries: int, rounds: int) -> Tensor:
+def keep_best_restart(trial: Trial, tries: int, rounds: int) -> Tensor:
     """Train `tries` draws for a few rounds each and keep the one with the lowest training loss."""
 
     def trained(attempt: int) -> Tensor:
@@ -64,7 +64,7 @@ def restarts(trial: Trial, tries: int, rounds: int) -> Tensor:
     return min(attempts, key=lambda models: float(trial.judge(models)[1].amin(1).mean()))
 
 
-def reject(trial: Trial, tries: int, rounds: int) -> Tensor:
+def draw_until_balanced(trial: Trial, tries: int, rounds: int) -> Tensor:
     """Draw until each cluster is chosen by at least 0.7/k of the clients.
 
     For k = 2 these are the 35 % of the authors' CIFAR experiment. If no draw gets there, the one
@@ -90,7 +90,7 @@ def reject(trial: Trial, tries: int, rounds: int) -> Tensor:
     return best
 
 
-def warm(trial: Trial, tries: int, rounds: int) -> Tensor:
+def train_on_random_shares(trial: Trial, tries: int, rounds: int) -> Tensor:
     """Train each draw alone for a few rounds, on its own random share of the clients."""
     order = torch.randperm(trial.start.clients, generator=seeds.generator(trial.start.seed, "warm"))
     group = torch.empty_like(order)
@@ -107,7 +107,7 @@ def warm(trial: Trial, tries: int, rounds: int) -> Tensor:
     return torch.cat(models)
 
 
-def farthest(trial: Trial, tries: int, rounds: int) -> Tensor:
+def follow_worst_served(trial: Trial, tries: int, rounds: int) -> Tensor:
     """Each next model is trained by the client that the models so far serve worst.
 
     The first is trained by the client that a random model serves worst. All are trained from that
@@ -133,9 +133,9 @@ def farthest(trial: Trial, tries: int, rounds: int) -> Tensor:
 
 
 POLICIES = {
-    "random": random,
-    "restarts": restarts,
-    "reject": reject,
-    "warm": warm,
-    "farthest": farthest,
+    "random": draw_random,
+    "restarts": keep_best_restart,
+    "reject": draw_until_balanced,
+    "warm": train_on_random_shares,
+    "farthest": follow_worst_served,
 }

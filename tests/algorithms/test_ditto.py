@@ -4,7 +4,7 @@ import torch
 import coterie
 from coterie import Ditto, FedAvg, Local
 from coterie.algorithms.ditto import State
-from coterie.channel.wrappers import Bytes, Metered
+from coterie.channel.metering import ByteMeter, Metering
 from coterie.core.task import task_metrics
 from coterie.engine.simulator import Simulator
 from tests.algorithms.lines import line, simulator, start_of
@@ -67,9 +67,9 @@ def test_without_a_pull_personal_models_are_local_ones():
 
 
 def test_personal_models_stay_with_their_clients():
-    clients, count = simulator([2, -4], draws=[0]), Bytes()
+    clients, count = simulator([2, -4], draws=[0]), ByteMeter()
     ditto = Ditto(lr=0.25, steps=1)
-    ditto.round(ditto.init(start_of(clients)), Metered(clients.at("round", 0), count))
+    ditto.round(ditto.init(start_of(clients)), Metering(clients.at("round", 0), count))
     assert count.table() == {
         "Ditto.train": {"down": {"model": 8}, "up": {"cluster": 16, "model": 8, "size": 16}}
     }

@@ -4,9 +4,14 @@ from torch import nn
 
 import coterie
 from coterie import FedAvg, FeSEM, Regression
-from coterie.algorithms.fesem import State, smallest_good
-from coterie.channel.wrappers import Bytes, Metered
-from coterie.checks import CHECKS, Deaf, any_network_will_do, order_of_clients_does_not_matter
+from coterie.algorithms.fesem import State, smallest_good_k
+from coterie.channel.metering import ByteMeter, Metering
+from coterie.checks import (
+    CHECKS,
+    NoReplies,
+    any_network_will_do,
+    order_of_clients_does_not_matter,
+)
 from coterie.core.errors import CoterieError, SettingError
 from coterie.engine.simulator import Simulator
 from tests.algorithms.lines import line, simulator, start_of
@@ -98,8 +103,8 @@ def test_absent_clients_keep_their_cluster_and_do_not_count():
 def test_a_client_without_a_cluster_takes_the_centre_with_the_lowest_loss():
     fesem = FeSEM(lr=0.25, steps=1)
     before = state([1.0, -1.0], [0, -1])
-    sent = Bytes()
-    after, info = fesem.round(before, Metered(simulator([1, -2]).at("round", 0), sent))
+    sent = ByteMeter()
+    after, info = fesem.round(before, Metering(simulator([1, -2]).at("round", 0), sent))
     assert info.cluster.tolist() == [0, 1]
     assert after.models.flatten().tolist() == [1.0, -1.5]
     # Only the newcomer is sent both centres; a number takes 4 bytes.
@@ -109,7 +114,7 @@ def test_a_client_without_a_cluster_takes_the_centre_with_the_lowest_loss():
 
 def test_a_newcomer_whose_model_is_lost_stays_unknown():
     before = state([1.0, -1.0], [-1, -1])
-    after, info = FeSEM().round(before, Deaf(simulator([1, -2]).at("round", 0)))
+    after, info = FeSEM().round(before, NoReplies(simulator([1, -2]).at("round", 0)))
     assert len(info.ids) == 0
     assert after.cluster.tolist() == [-1, -1]
 
@@ -237,13 +242,13 @@ def test_the_smallest_k_that_is_not_clearly_worse_by_hand():
     # K = 3 is best on average, 1.0; K = 2 is worse by 0.1, 0.1, -0.1, 0.1: mean 0.05, standard
     # error 0.1 / 2. K = 1 is worse by 1.
     losses = [[2.0, 2.0, 2.0, 2.0], [1.1, 1.1, 0.9, 1.1], [1.0, 1.0, 1.0, 1.0]]
-    assert smallest_good(torch.tensor(losses).double()) == 2
+    assert smallest_good_k(torch.tensor(losses).double()) == 2
     losses[1] = [1.1, 1.1, 1.0, 1.1]  # mean 0.075, standard error 0.025
-    assert smallest_good(torch.tensor(losses).double()) == 3
+    assert smallest_good_k(torch.tensor(losses).double()) == 3
     # A client that did not answer for one K counts for none.
-    assert smallest_good(torch.tensor([[2.0, 2.0, 0.0], [1.0, 1.0, nan]])) == 2
-    assert smallest_good(torch.tensor([[2.0, 2.0], [torch.inf, 1.0]])) == 1
-    assert smallest_good(torch.tensor([[nan], [1.0]])) == 1
+    assert smallest_good_k(torch.tensor([[2.0, 2.0, 0.0], [1.0, 1.0, nan]])) == 2
+    assert smallest_good_k(torch.tensor([[2.0, 2.0], [torch.inf, 1.0]])) == 1
+    assert smallest_good_k(torch.tensor([[nan], [1.0]])) == 1
 
 
 @pytest.mark.parametrize(
@@ -259,7 +264,7 @@ def test_conformance_with_k_to_be_chosen(check):
 def test_nobody_at_the_start_is_an_error_of_one_sentence():
     class Silent:
         def sample(self, round, at_least):
-            return Deaf(simulator([1, 2, 3]).at("start", round))
+            return NoReplies(simulator([1, 2, 3]).at("start", round))
 
     start = start_of(simulator([1, 2, 3]))
     silent = type(start)(Silent(), start.task, start.clients, seed=0)

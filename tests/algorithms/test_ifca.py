@@ -5,7 +5,7 @@ from torch import nn
 import coterie
 from coterie import IFCA, Classification, FedAvg, Federation
 from coterie.algorithms.ifca import State
-from coterie.channel.wrappers import Bytes, Metered
+from coterie.channel.metering import ByteMeter, Metering
 from coterie.core.errors import SettingError
 from coterie.data.federation import Samples
 from tests.algorithms.lines import line, simulator, start_of
@@ -117,8 +117,8 @@ def test_stable_identities_send_each_client_only_its_own_model():
     ifca = IFCA(k=2, lr=0.25, steps=1, stable=2, recheck=3)
     clients, now, sent = simulator([1, -1]), state([1.0, -1.0], 2), []
     for t in range(12):
-        count = Bytes()
-        now, _ = ifca.round(now, Metered(clients.at("round", t, round=t), count))
+        count = ByteMeter()
+        now, _ = ifca.round(now, Metering(clients.at("round", t, round=t), count))
         table = count.table()
         (step,) = table
         sent.append(table[step]["down"].get("models", table[step]["down"].get("model")))

@@ -5,7 +5,8 @@ from torch import nn
 import coterie
 from coterie import OneShot, Regression
 from coterie.algorithms.one_shot import State
-from coterie.channel.wrappers import Bytes, Metered
+from coterie.channel.metering import ByteMeter, Metering
+from coterie.channel.tap import Tap
 from coterie.core.errors import SettingError
 from coterie.data.federation import Samples
 from coterie.engine.simulator import Simulator
@@ -47,9 +48,9 @@ def test_clusters_are_fixed():
 def test_a_client_that_was_not_clustered_joins_by_loss_when_it_comes():
     once = OneShot(lr=0.25, steps=1)
     clients = simulator([2, -6, -8])
-    sent = Bytes()
+    sent = ByteMeter()
     before = state([2.0, -6.0], [0, 1, -1])
-    after, info = once.round(before, Metered(clients.at("round", 0), sent))
+    after, info = once.round(before, Metering(clients.at("round", 0), sent))
     assert info.cluster.tolist() == [0, 1, 1]
     assert after.models.flatten().tolist() == [2.0, -6.5]
     assert sent.table()["OneShot.choose"]["down"] == {"models": 2 * 4}
@@ -122,13 +123,10 @@ def test_replies_that_were_lost_are_asked_for_again():
     assert found.models.flatten().sort().values.tolist() == [-3.0, 1.0]
 
 
-class HalfDeaf(coterie.channel.wrappers.Wrapper):
+class HalfDeaf(Tap):
     calls = 0
 
-    def only(self, ids):
-        return HalfDeaf(self.inner.only(ids))
-
-    def tap(self, step, message):
+    def filter(self, step, message):
         HalfDeaf.calls += 1
         first = HalfDeaf.calls == 1
 

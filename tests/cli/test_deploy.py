@@ -11,7 +11,7 @@ import torch
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
 from coterie.cli import main as cli
-from tests.flower.test_clients import simulated
+from tests.flower.fake import simulated
 
 WORDS = "rotated-digits clients=6 samples=20 hidden=8 steps=2 k=2 start=random rounds=2 evaluate=2"
 

@@ -10,6 +10,8 @@ import time
 
 import pytest
 
+pytest.importorskip("psutil", reason="the extra `flower` is not installed")
+
 from coterie.core.errors import CoterieError
 from coterie.deploy.processes import MARK, Processes, find_marked, free_ports, is_listening
 

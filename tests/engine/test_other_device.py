@@ -4,7 +4,6 @@ from dataclasses import fields, replace
 
 import pytest
 import torch
-from coterie.networks.augment import RandomCropFlip
 from torch import nn
 
 import coterie
@@ -15,14 +14,15 @@ from coterie.core.errors import CoterieError, SettingError
 from coterie.data.federation import Federation, Samples
 from coterie.engine import devices, simulator
 from coterie.engine.copies.lockstep import CopyThread
-from coterie.engine.kernels.batched import Batched
-from coterie.engine.kernels.reference import PerClient
-from coterie.engine.kernels.vmapped import Vmapped
+from coterie.engine.kernels.batched import BatchedKernel
+from coterie.engine.kernels.reference import PerClientKernel
+from coterie.engine.kernels.vmapped import VmappedKernel
 from coterie.engine.simulator import Simulator
 from coterie.experiment.run import Run
 from coterie.experiment.settings import RunSettings
+from coterie.networks.augmentation import RandomCropFlip
 from coterie.tasks import Classification
-from coterie.vectors.kmeans import Assigned
+from coterie.vectors.folds import ByAssignment
 from tests.engine.other_device import FAR, Far, Mixed, elsewhere
 from tests.test_conformance import CASES
 
@@ -57,7 +57,7 @@ def convolution():
 
 def both(algorithm, task, federation=None, **settings):
     """The same run on the CPU and elsewhere."""
-    federation = federation or checks.federation(checks.RAGGED)
+    federation = federation or checks.small_federation(checks.RAGGED)
     settings = {"rounds": 2, "evaluate": 2, **settings}
     here = coterie.simulate(algorithm, federation, task, **settings)
     with elsewhere():
@@ -67,11 +67,11 @@ def both(algorithm, task, federation=None, **settings):
 
 def alike(here, there):
     with elsewhere():  # models of the clients' own are made when they are asked for
-        checks.same(here, there)
+        checks.assert_same(here, there)
         models = there.models
     assert there.metrics == pytest.approx(here.metrics, abs=1e-9)
     assert there.bytes.table() == here.bytes.table()
-    everything = [*there.state, there.clusters, models, *there.simulator.memory.rows.values()]
+    everything = [*there.state, there.clusters, models, *there.population.memory.rows.values()]
     assert not any(isinstance(tensor, Far) for tensor in everything)
 
 
@@ -86,28 +86,28 @@ def test_every_algorithm_gives_the_same_elsewhere(name, known):
 def test_convolutions_give_the_same_elsewhere(name, known):
     here, there = both(short(CASES[name]), convolution())
     alike(here, there)
-    assert isinstance(here.simulator.kernel, PerClient)
-    assert isinstance(there.simulator.kernel, Vmapped)
-    assert there.simulator.kernel._exact
+    assert isinstance(here.population.kernel, PerClientKernel)
+    assert isinstance(there.population.kernel, VmappedKernel)
+    assert there.population.kernel._exact
 
 
 @pytest.mark.parametrize("name", ["ifca", "ifca-stable", "fedavg", "oracle", "local"])
 def test_descent_in_sample_space_gives_the_same_elsewhere(name, known):
-    few = checks.federation([3, 2, 4, 4, 1, 3])
-    alike(*both(short(CASES[name]), checks.task(), few))
+    few = checks.small_federation([3, 2, 4, 4, 1, 3])
+    alike(*both(short(CASES[name]), checks.small_task(), few))
 
 
 @pytest.mark.parametrize("name", ["fedavg", "ditto-mini-batches"])
 def test_networks_that_draw_or_keep_statistics_go_one_by_one_elsewhere(name, known):
     """Here dropout draws from the CPU's generator also elsewhere; on a real GPU it would not."""
-    sizes = checks.federation([5, 8, 3])
-    here, there = both(short(replace(CASES[name], batch=0)), checks.restless_task(), sizes)
+    sizes = checks.small_federation([5, 8, 3])
+    here, there = both(short(replace(CASES[name], batch=0)), checks.noisy_task(), sizes)
     alike(here, there)
-    assert there.simulator.kernel._exact is False
+    assert there.population.kernel._exact is False
 
 
 def test_lost_replies_and_small_chunks_give_the_same_elsewhere(known):
-    alike(*both(short(CASES["ifca"]), checks.task(), lost=0.3, chunk=2, fraction=0.8))
+    alike(*both(short(CASES["ifca"]), checks.small_task(), lost=0.3, chunk=2, fraction=0.8))
 
 
 def test_several_starts_and_values_give_the_same_elsewhere(known, monkeypatch):
@@ -119,18 +119,20 @@ def test_several_starts_and_values_give_the_same_elsewhere(known, monkeypatch):
 
     monkeypatch.setattr(CopyThread, "_loop", loop_elsewhere)
     algorithm = coterie.IFCA(k=2, average="gradients", start="random")
-    alike(*both(algorithm, checks.task(), starts=2, grid={"lr": [0.1, 0.5]}))
+    alike(*both(algorithm, checks.small_task(), starts=2, grid={"lr": [0.1, 0.5]}))
     lines, _ = coterie.load("linear-mixture", clients=6, samples=9, features=4)
     task = coterie.Regression(nn.Linear(4, 1).double())
     alike(*both(algorithm, task, lines, starts=3, rounds=9, evaluate=9))
 
 
 def test_clients_that_never_train_are_served_elsewhere(known):
-    data = checks.federation([4, 6, 5, 3])
-    unseen = Federation(data.train, checks.federation([3, 7]).train, data.cluster, unseen=True)
-    here, there = both(short(CASES["ifca"]), checks.task(), unseen)
+    data = checks.small_federation([4, 6, 5, 3])
+    unseen = Federation(
+        data.train, checks.small_federation([3, 7]).train, data.cluster, unseen=True
+    )
+    here, there = both(short(CASES["ifca"]), checks.small_task(), unseen)
     alike(here, there)
-    more = checks.federation([4, 2])
+    more = checks.small_federation([4, 2])
     with elsewhere():
         assert torch.equal(here.serve(more), there.serve(more))
 
@@ -146,21 +148,21 @@ def test_pixels_stay_bytes_on_their_way(known, monkeypatch, free):
     network = nn.Sequential(nn.Flatten(), nn.Linear(4, 3)).double()
     here, there = both(coterie.FedAvg(steps=2), Classification(network, scale=255), data)
     alike(here, there)
-    lies = there.simulator._samples_on_device.x
+    lies = there.population._samples_on_device.x
     assert lies.dtype == torch.uint8
     assert isinstance(lies, Far) == (free > 0)
 
 
 def test_samples_lie_elsewhere_once_for_all_who_use_them(far):
-    data = checks.federation([4, 4])
-    one, two = (Simulator(data.train, checks.task(), device=THERE) for _ in range(2))
+    data = checks.small_federation([4, 4])
+    one, two = (Simulator(data.train, checks.small_task(), device=THERE) for _ in range(2))
     for each in (one, two):
         each.cohort(each.ids, 0, (0,))
     assert one._samples_on_device is two._samples_on_device
 
 
 def test_models_that_clients_share_are_sent_once(far):
-    many = Simulator(checks.federation([4, 4]).train, checks.task(), device=THERE)
+    many = Simulator(checks.small_federation([4, 4]).train, checks.small_task(), device=THERE)
     models = torch.arange(6.0).view(2, 3)
     sent = many._download(Each(models, torch.tensor([1, 0])))
     assert isinstance(sent.rows, Far)
@@ -180,11 +182,11 @@ def test_a_crop_is_the_same_elsewhere(far):
 
 
 def test_linear_stacks_are_batched_and_chunks_are_larger_elsewhere(far):
-    data, wide = checks.federation([4]).train, nn.Linear(checks.FEATURES, 2**18).double()
+    data, wide = checks.small_federation([4]).train, nn.Linear(checks.FEATURES, 2**18).double()
     here, there = (Simulator(data, Classification(wide), device=d) for d in ("cpu", THERE))
-    assert isinstance(there.kernel, Batched)
+    assert isinstance(there.kernel, BatchedKernel)
     assert there.chunking.clients > here.chunking.clients > 1
-    assert Simulator(data, checks.task(), device=THERE, chunk=7).chunking.clients == 7
+    assert Simulator(data, checks.small_task(), device=THERE, chunk=7).chunking.clients == 7
 
 
 def left_behind(self):
@@ -195,14 +197,14 @@ def left_behind(self):
 def test_a_tensor_that_is_left_behind_is_noticed(known, monkeypatch):
     monkeypatch.setattr(Rows, "mask", property(left_behind))
     with pytest.raises(Mixed, match="on the CPU"):
-        both(coterie.FedAvg(steps=1), checks.task())
+        both(coterie.FedAvg(steps=1), checks.small_task())
 
 
 def test_a_server_that_gets_what_is_elsewhere_is_noticed(known, monkeypatch):
     """The server's choice of a cluster works with its own centres, on the CPU."""
-    monkeypatch.setattr(Assigned, "anywhere", True, raising=False)
+    monkeypatch.setattr(ByAssignment, "on_any_device", True, raising=False)
     with pytest.raises(Mixed):
-        both(short(CASES["fesem"]), checks.task())
+        both(short(CASES["fesem"]), checks.small_task())
 
 
 @pytest.mark.parametrize(
@@ -238,27 +240,27 @@ def test_a_device_that_is_not_there_is_refused_in_a_sentence(monkeypatch):
     monkeypatch.setattr(devices.torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(devices.torch.cuda, "device_count", lambda: 1)
     with pytest.raises(SettingError, match=r"one of cpu, cuda, cuda:0, got cuda:1$"):
-        Simulator(checks.federation([4]).train, checks.task(), device="cuda:1")
+        Simulator(checks.small_federation([4]).train, checks.small_task(), device="cuda:1")
 
 
 def test_memory_that_is_too_small_is_told_in_a_sentence(far):
     def greedy(cohort):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    many = Simulator(checks.federation([4]).train, checks.task(), device=THERE)
+    many = Simulator(checks.small_federation([4]).train, checks.small_task(), device=THERE)
     with pytest.raises(CoterieError, match="a smaller `chunk` may help"):
         many.on_device(greedy, None)
 
 
 def test_ray_shards_are_on_the_cpu(far):
     settings = RunSettings(device=THERE)
-    run = Run(coterie.FedAvg(), checks.federation([4, 4]), checks.task(), settings)
+    run = Run(coterie.FedAvg(), checks.small_federation([4, 4]), checks.small_task(), settings)
     with pytest.raises(SettingError, match="`device` must be cpu where clients run in Ray actors"):
         run.use_ray(2)
 
 
 def test_a_network_of_machines_is_on_the_cpu(far):
-    from coterie.flower.app import app_of
+    from coterie.flower.app import app_from_arguments
 
     with pytest.raises(SettingError, match="`device` must be cpu for a run over a network"):
-        app_of(["fedavg", "rotated-digits", f"device={THERE}"])
+        app_from_arguments(["fedavg", "rotated-digits", f"device={THERE}"])

@@ -103,14 +103,14 @@ def test_memory_is_in_the_checkpoint_and_a_run_goes_on_without_ray(digits, tmp_p
 
 
 def test_replies_are_told_of_and_an_unknown_client_is_nowhere(digits):
-    from coterie.channel.wrappers import Watched
+    from coterie.channel.progress import CountReplies
     from coterie.engine.ray import RayClients
     from coterie.engine.simulator import Simulator
 
     federation, task = digits
     sharded = RayClients(Simulator(federation.train, task), shards=3)
     told = []
-    some = Watched(sharded.at("round", 0), told.append).only(torch.tensor([1, 4, 8]))
+    some = CountReplies(sharded.at("round", 0), told.append).only(torch.tensor([1, 4, 8]))
     ids, up = some.run(Numbers().step, number=Each(torch.arange(9.0)), factor=2.0)
     assert ids.tolist() == [1, 4, 8]
     assert up.doubled.tolist() == [2, 8, 16]

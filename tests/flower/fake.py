@@ -1,16 +1,23 @@
-"""A grid in this process: nodes that answer at once, or not, or wrongly."""
+"""A grid in this process: nodes that answer at once, or not, or wrongly; and runs on it."""
 
+import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import torch
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
+from coterie.core.errors import CoterieWarning
 from coterie.experiment.plan import make_plan
 from coterie.flower.node import NodeFile, NodeWorker
+from coterie.flower.server import run_server
 from coterie.flower.settings import App, NetworkSettings
+from coterie.flower.wire import Packet, decode_packet, encode_packet
 
+DIGITS = ["rotated-digits", "clients=6", "samples=20", "hidden=8", "steps=2"]
+IFCA = ["ifca", *DIGITS, "k=2", "start=random", "rounds=3"]
 Change = Callable[[Message], Message | None]  # what becomes of a reply; None: it is lost
 
 
@@ -60,7 +67,7 @@ class FakeGrid:
         return [self.replies.pop(name) for name in list(names) if name in self.replies]
 
 
-def app_of(*words: str, **network: Any) -> App:
+def make_app(*words: str, **network: Any) -> App:
     """The app of a line of `coterie run`."""
     return App(make_plan(list(words)), NetworkSettings(**network))
 
@@ -71,3 +78,61 @@ def thirds(folder: Path, count: int = 3) -> list[NodeFile]:
         NodeFile(share=f"{i}/{count}", memory=str(folder / f"memory{i}"))
         for i in range(1, count + 1)
     ]
+
+
+def simulated(words):
+    plan = make_plan(words)
+    run = plan.run(plan.config())
+    run.complete()
+    return run
+
+
+def deployed(tmp_path, words, change=None, grid=None, attempt="1", **settings):
+    """A run over three nodes, node i with `change[i]` on its replies to steps."""
+    app = make_app(*words, out=str(tmp_path / "run"), **{"nodes": 3, "timeout": 0.2, **settings})
+    grid = grid or FakeGrid(app, thirds(tmp_path))
+    grid.config = app.config()
+    grid.change = {node: only_steps(each) for node, each in (change or {}).items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CoterieWarning)
+        return run_server(grid, app.config(), attempt)
+
+
+def only_steps(change):
+    """The change, on replies that bring models only: a node must enrol before it can misbehave."""
+
+    def changed(reply):
+        assert not reply.has_error(), reply.error
+        tensors = decode_packet(reply.content).tensors
+        trained = any(value.is_floating_point() for value in tensors.values())
+        return change(reply) if trained and "scores" not in tensors else reply
+
+    return changed
+
+
+def alike(one, other):
+    for name, value in one.state._asdict().items():
+        torch.testing.assert_close(value, getattr(other.state, name), rtol=1e-6, atol=1e-6)
+    assert torch.equal(one.clusters, other.clusters)
+
+
+def edited(reply, edit):
+    """A reply with another header or other tensors."""
+    packet = decode_packet(reply.content)
+    header, tensors = dict(packet.header), dict(packet.tensors)
+    edit(header, tensors)
+    reply.content = encode_packet(Packet(header, tensors))
+    return reply
+
+
+def an_error(reply):
+    return Message(Error(code=1, reason="out of memory"), reply_to=message_of(reply))
+
+
+def message_of(reply):
+    reply.metadata.__dict__["_message_id"] = "any"
+    return reply
+
+
+def silence(reply):
+    return None

@@ -7,15 +7,11 @@ import pytest
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
 from coterie.cli import main as cli
-from coterie.core.errors import SettingError
-from coterie.experiment.plan import make_plan
-from coterie.experiment.settings import setting_names
-from coterie.flower.app import app_of, read_app
+from coterie.flower.app import app_from_arguments, read_app
 from coterie.flower.node import NodeFile
 from coterie.flower.server import run_server
-from coterie.flower.settings import App, NetworkSettings
-from tests.flower.fake import FakeGrid
-from tests.flower.test_clients import alike, simulated
+from coterie.flower.settings import App
+from tests.flower.fake import FakeGrid, alike, simulated
 
 
 def table(path: Path, hospitals="abcdef", rows=12, seed=0) -> Path:
@@ -35,21 +31,12 @@ def table(path: Path, hospitals="abcdef", rows=12, seed=0) -> Path:
 TABLE = ["client=hospital", "label=outcome", "k=2", "start=random", "rounds=3", "hidden=4"]
 
 
-def test_no_setting_of_the_network_has_the_name_of_another():
-    from coterie.experiment.settings import RunSettings
-    from coterie.registry import ALGORITHMS, FEDERATIONS, NETWORKS
-
-    own = set(setting_names(NetworkSettings))
-    for owner in (RunSettings, *ALGORITHMS.values(), *FEDERATIONS.values(), *NETWORKS.values()):
-        assert not own & set(setting_names(owner)), owner
-
-
 def test_an_app_is_written_and_read_and_keeps_every_setting(tmp_path, capsys):
     words = ["fpfc", "rotated-digits", "clients=8", "lam=0.5", "timeout=30", "quorum=0.8"]
     assert cli.main(["deploy", "init", str(tmp_path / "My App"), *words]) == 0
     assert "rounds of fpfc" in capsys.readouterr().out
     app = read_app(tmp_path / "My App")
-    assert app.config() == app_of(words).config()
+    assert app.config() == app_from_arguments(words).config()
     assert (app.network.timeout, app.network.quorum, app.plan.algorithm.lam) == (30.0, 0.8, 0.5)
     project = tomllib.loads((tmp_path / "My App" / "pyproject.toml").read_text())
     assert project["project"]["name"] == "my-app"
@@ -76,7 +63,7 @@ def test_an_app_that_cannot_be_is_refused(tmp_path, capsys, words, says):
 def test_a_table_on_three_nodes_is_the_table_in_one_place(tmp_path):
     whole = table(tmp_path / "all.csv")
     words = ["ifca", str(whole), *TABLE]
-    app = app_of(words)
+    app = app_from_arguments(words)
     lines = whole.read_text().splitlines()
     files = []
     for node, own in enumerate(("ab", "cde", "f")):  # the last has one client only
@@ -85,7 +72,7 @@ def test_a_table_on_three_nodes_is_the_table_in_one_place(tmp_path):
         files.append(NodeFile(data=str(path), memory=str(tmp_path / f"memory{node}")))
     assert "all.csv" not in app.config()["schema"]
     config = {**app.config(), "path": "", "nodes": 3, "out": str(tmp_path / "run")}
-    run = run_server(FakeGrid(App.of(config), files), config, "1")
+    run = run_server(FakeGrid(App.from_config(config), files), config, "1")
     alike(run, simulated([*words, "evaluate=10"]))
     assert run.federation.clients == tuple("abcdef")
 
@@ -113,31 +100,3 @@ def test_a_node_whose_table_does_not_fit_is_told_before_it_joins(tmp_path, capsy
     (tmp_path / "mine.csv").write_text(change(whole.read_text()))
     assert cli.main(command) == 2
     assert says in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("dat = 'x'", "did you mean `data`"),
-        ("data = 3", "must be a text"),
-        ("data", "cannot be read"),
-        ("share = '4/3'", "as in 1/3"),
-        ("share = 'half'", "as in 1/3"),
-    ],
-)
-def test_a_node_file_that_cannot_be_is_refused(tmp_path, text, says):
-    (tmp_path / "node.toml").write_text(text)
-    with pytest.raises(SettingError, match=says):
-        NodeFile.read(tmp_path / "node.toml")
-
-
-def test_shares_are_all_clients_once():
-    for of in (1, 3, 7):
-        bounds = [NodeFile(share=f"{i}/{of}").bounds(10) for i in range(1, of + 1)]
-        assert [b for b, _ in bounds] == [0, *(e for _, e in bounds)][:-1]
-        assert bounds[-1][1] == 10
-
-
-def test_an_app_runs_as_planned():
-    plan = make_plan(["k-fed", "gaussian-clusters"])
-    assert App.of(App(plan, NetworkSettings()).config()).plan.algorithm == plan.algorithm

@@ -1,7 +1,7 @@
 import torch
 
 from coterie.engine.client_memory import ClientMemory
-from coterie.flower.memory import Versions
+from coterie.flower.memory import MemoryVersions
 
 
 def memory():
@@ -25,17 +25,17 @@ def seen(versions, rounds, attempt, *, training=False):
 
 
 def test_a_message_builds_on_what_was_kept_before(tmp_path):
-    versions = Versions(tmp_path, "run")
+    versions = MemoryVersions(tmp_path, "run")
     assert seen(versions, 0, "a") is None
     kept(versions, 1, "a", 1.0)
     kept(versions, 1, "a", 2.0)  # a second message of the same round
     kept(versions, 2, "a", 3.0)
     assert seen(versions, 5, "a") == 3.0
-    assert seen(Versions(tmp_path, "run"), 2, "a") == 3.0  # also in a new process
+    assert seen(MemoryVersions(tmp_path, "run"), 2, "a") == 3.0  # also in a new process
 
 
 def test_rounds_that_the_server_forgot_did_not_happen(tmp_path):
-    versions = Versions(tmp_path, "run")
+    versions = MemoryVersions(tmp_path, "run")
     for rounds in range(1, 5):
         kept(versions, rounds, "a", float(rounds))
     # The server goes on from its checkpoint of 2 rounds: the message that leads to 3.
@@ -44,14 +44,14 @@ def test_rounds_that_the_server_forgot_did_not_happen(tmp_path):
 
 
 def test_a_look_at_a_finished_run_takes_nothing_away(tmp_path):
-    versions = Versions(tmp_path, "run")
+    versions = MemoryVersions(tmp_path, "run")
     kept(versions, 4, "a", 4.0)
     assert seen(versions, 4, "b", training=False) == 4.0
     assert seen(versions, 4, "b", training=False) == 4.0
 
 
 def test_only_versions_from_the_checkpoint_on_stay(tmp_path):
-    versions = Versions(tmp_path, "run")
+    versions = MemoryVersions(tmp_path, "run")
     mine = memory()
     for rounds in range(1, 6):
         versions.read(mine, rounds, "a", training=True)

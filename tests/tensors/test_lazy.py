@@ -4,7 +4,7 @@ from coterie.tensors.devices import CPU
 from coterie.tensors.lazy import (
     Lazy,
     SelectedRows,
-    add_up,
+    add_cluster_sums,
     as_selected_rows,
     select_rows,
     to_device,
@@ -18,7 +18,7 @@ def test_sums_need_no_model():
     lazy = select_rows(MODELS, torch.tensor([1, 0, 1]))
     sums = torch.ones(2, 2, dtype=torch.float64)
     # Cluster 0 has half of the first client, cluster 1 the second one and twice the third.
-    add_up(sums, torch.tensor([[0.5, 0, 0], [0, 1, 2]], dtype=torch.float64), lazy)
+    add_cluster_sums(sums, torch.tensor([[0.5, 0, 0], [0, 1, 2]], dtype=torch.float64), lazy)
     assert sums.tolist() == [[1 + 1.5, 1 + 2.0], [1 + 1 + 6, 1 + 2 + 8]]
     assert lazy.formed is None
 
@@ -38,7 +38,7 @@ def test_what_is_changed_in_place_stays_changed():
     lazy = select_rows(MODELS, torch.tensor([0]))
     lazy += 1
     sums = torch.zeros(1, 2, dtype=torch.float64)
-    add_up(sums, torch.ones(1, 1, dtype=torch.float64), lazy)
+    add_cluster_sums(sums, torch.ones(1, 1, dtype=torch.float64), lazy)
     assert sums.tolist() == [[2.0, 3.0]]
     assert as_selected_rows(lazy) is None
     assert MODELS.tolist() == [[1.0, 2.0], [3.0, 4.0]]
@@ -70,7 +70,7 @@ def test_models_are_not_formed_to_be_moved():
         # Elsewhere the sums per cluster are one product, to the same result.
         sums = torch.ones(2, 2, dtype=torch.float64, device=FAR)
         member = torch.tensor([[0.5, 0, 0], [0, 1, 2]], dtype=torch.float64, device=FAR)
-        add_up(sums, member, far)
+        add_cluster_sums(sums, member, far)
         assert sums.tolist() == [[1 + 1.5, 1 + 2.0], [1 + 1 + 6, 1 + 2 + 8]]
         assert far.formed is None
 

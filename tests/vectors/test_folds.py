@@ -6,11 +6,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from coterie.vectors.folds import ByCluster
+from coterie.vectors.folds import ByAssignment, ByCluster
 
 
 class Upload(NamedTuple):
     cluster: Tensor
+    model: Tensor
+    size: Tensor
+
+
+class Unassigned(NamedTuple):
     model: Tensor
     size: Tensor
 
@@ -102,3 +107,17 @@ def test_half_precision_uploads_do_not_overflow():
     upload = Upload(torch.zeros(3).long(), model, torch.full((3,), 30_000))
     mean = folded(ByCluster(1, by_size=True), upload).mean("model", torch.zeros(1, 2).half())
     assert mean.tolist() == [[2.0, 2.0]]
+
+
+def test_assigned_is_by_cluster_with_the_clusters_of_the_server():
+    ids, size = torch.tensor([3, 1, 0]), torch.tensor([1, 2, 3])
+    model = torch.tensor([[0.0], [4.0], [6.0]])
+    known = torch.tensor([1, 1, 0, 0])
+    for by_size in (False, True):
+        ours = ByAssignment(2, lambda ids, _: known[ids], by_size=by_size)
+        plain = ByCluster(2, by_size=by_size)
+        one = ours.finish(ours.add(ours.start(), ids, Unassigned(model, size)))
+        two = plain.finish(plain.add(plain.start(), ids, Upload(known[ids], model, size)))
+        assert one.cluster.tolist() == [1, 1, 0]  # in order of id
+        empty = torch.zeros(2, 1)
+        assert torch.equal(one.mean("model", empty), two.mean("model", empty))

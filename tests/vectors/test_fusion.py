@@ -41,7 +41,7 @@ def test_the_proximal_map_is_the_minimiser(seed):
     lam, rho = draw(0.1, 2.0), draw(0.5, 3.0)
     a, xi = 1 + 1 / rho + draw(0.2, 3.0), draw(1e-4, 0.09)
     norm = draw(0.0, 1.5 * a * lam + lam / rho)
-    s = fusion.scad(torch.tensor([norm]).double(), lam=lam, a=a, rho=rho, xi=xi).item()
+    s = fusion.scad_scale(torch.tensor([norm]).double(), lam=lam, a=a, rho=rho, xi=xi).item()
     best = least(lambda t: penalty(t, lam, a, xi) + rho / 2 * (t - norm) ** 2, norm)
     assert s * norm == pytest.approx(best, abs=1e-5)
 
@@ -50,7 +50,7 @@ def test_the_proximal_map_is_the_minimiser(seed):
 def test_the_l1_map_is_the_minimiser(seed):
     lam, rho, norm = (2 * torch.rand(3, generator=torch.Generator().manual_seed(seed))).tolist()
     rho += 0.1
-    s = fusion.l1(torch.tensor([norm]).double(), lam=lam, rho=rho).item()
+    s = fusion.l1_scale(torch.tensor([norm]).double(), lam=lam, rho=rho).item()
     best = least(lambda t: lam * t + rho / 2 * (t - norm) ** 2, norm)
     assert s * norm == pytest.approx(best, abs=1e-5)
 
@@ -102,17 +102,17 @@ def test_one_vector_and_one_number_per_pair_are_the_whole_state(monkeypatch, pen
 
     def shrink(norm):
         if penalty == "l1":
-            return fusion.l1(norm, lam=0.5, rho=rho)
-        return fusion.scad(norm, lam=0.5, a=3.0, rho=rho, xi=1e-3)
+            return fusion.l1_scale(norm, lam=0.5, rho=rho)
+        return fusion.scad_scale(norm, lam=0.5, a=3.0, rho=rho, xi=1e-3)
 
     dense, pairs, fewest = Dense(m, p), fusion.all_pairs(torch.zeros(m, p).double()), m * m
     for omega, active in moving(m, p, 40):
         dense.update(omega, either(active), rho, shrink)
-        pairs, zeta = fusion.update(pairs, omega, either(active), shrink, forget=True)
+        pairs, zeta = fusion.update_pairs(pairs, omega, either(active), shrink, forget=True)
         torch.testing.assert_close(zeta, dense.zeta(omega, rho), atol=1e-12, rtol=0)
         gap = dense.theta.norm(dim=-1)
         for nu in (0.05, 0.5):
-            found = fusion.components(pairs, omega, nu)
+            found = fusion.connected_clusters(pairs, omega, nu)
             linked = torch.linalg.matrix_power((gap <= nu).double(), m) > 0
             assert torch.equal(found[:, None] == found, linked)
         fewest = min(fewest, len(pairs.pair))
@@ -123,7 +123,7 @@ def test_one_vector_and_one_number_per_pair_are_the_whole_state(monkeypatch, pen
 
 def test_pairs_without_a_participant_stay_as_they_are():
     def shrink(norm):
-        return fusion.scad(norm, lam=1.0, a=3.7, rho=1.0, xi=1e-3)
+        return fusion.scad_scale(norm, lam=1.0, a=3.7, rho=1.0, xi=1e-3)
 
     m = 6
     pairs = fusion.all_pairs(torch.zeros(m, 2).double())
@@ -131,7 +131,7 @@ def test_pairs_without_a_participant_stay_as_they_are():
     for _ in range(5):
         omega = torch.randn(m, 2, generator=generator).double()
         active = torch.tensor([True, False, True, False, False, False])
-        after, _ = fusion.update(pairs, omega, either(active), shrink, forget=False)
+        after, _ = fusion.update_pairs(pairs, omega, either(active), shrink, forget=False)
         i, j = pairs.pair // m, pairs.pair % m
         rest = ~(active[i] | active[j])
         assert int(rest.sum()) == 6
@@ -147,7 +147,7 @@ def test_an_update_leaves_the_old_pairs_alone():
     omega = 100 * torch.eye(4, 2)
     everybody = torch.ones(4, 4, dtype=torch.bool)
     for _ in range(3):
-        fusion.update(pairs, omega, everybody, torch.ones_like, forget=True)
+        fusion.update_pairs(pairs, omega, everybody, torch.ones_like, forget=True)
         assert all(torch.equal(old, new) for old, new in zip(pairs, copy, strict=True))
 
 
@@ -161,7 +161,7 @@ def test_a_thousand_devices_fit_into_memory_and_take_seconds():
 import resource, time, torch
 from functools import partial
 from coterie.vectors import fusion
-shrink = partial(fusion.scad, lam=1.0, a=3.7, rho=1.0, xi=1e-3)
+shrink = partial(fusion.scad_scale, lam=1.0, a=3.7, rho=1.0, xi=1e-3)
 generator = torch.Generator().manual_seed(0)
 omega = torch.zeros(1000, 610)
 pairs = fusion.all_pairs(omega)
@@ -172,7 +172,7 @@ for _ in range(4):
     omega = omega.index_put((ids,), moved)
     began = time.process_time()
     active = fusion.active_pairs(1000, ids, both=False)
-    pairs, zeta = fusion.update(pairs, omega, active, shrink, forget=True)
+    pairs, zeta = fusion.update_pairs(pairs, omega, active, shrink, forget=True)
     slowest = max(slowest, time.process_time() - began)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, slowest)
 """

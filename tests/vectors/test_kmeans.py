@@ -1,28 +1,17 @@
-from typing import NamedTuple
-
 import pytest
 import torch
 from sklearn.cluster import KMeans
-from torch import Tensor
 
 from coterie.core import seeds
-from coterie.vectors.folds import ByCluster
 from coterie.vectors.kmeans import (
-    Assigned,
-    Member,
-    compressed,
+    compress,
+    draw_far_points,
     kmeans,
     lloyd,
-    nearest,
-    plus_plus,
+    nearest_centre,
     squared_distances,
     trimmed_mean,
 )
-
-
-class Upload(NamedTuple):
-    model: Tensor
-    size: Tensor
 
 
 def column(*values):
@@ -104,7 +93,7 @@ def test_points_that_are_all_alike_are_no_trouble():
 
 def test_compression_keeps_distances():
     points = torch.randn(7, 300, generator=torch.Generator().manual_seed(0)).double() + 50
-    small = compressed(points)
+    small = compress(points)
     assert small.shape == (7, 7)
     torch.testing.assert_close(squared_distances(small, small), squared_distances(points, points))
 
@@ -112,7 +101,7 @@ def test_compression_keeps_distances():
 def test_plus_plus_takes_points_that_differ():
     points = column(0, 0, 0, 0, 0, 0, 0, 5, 9)
     for seed in range(20):
-        taken = plus_plus(points, 3, seeds.generator(seed))
+        taken = draw_far_points(points, 3, seeds.generator(seed))
         assert sorted(taken.flatten().tolist()) == [0.0, 5.0, 9.0]
 
 
@@ -125,7 +114,7 @@ def test_near_points_far_from_the_origin_are_told_apart():
 
 def test_a_point_that_is_not_finite_has_a_cluster_too():
     points = torch.tensor([[torch.nan], [4.0]])
-    assert nearest(points, torch.tensor([[0.0], [5.0]])).tolist() == [0, 1]
+    assert nearest_centre(points, torch.tensor([[0.0], [5.0]])).tolist() == [0, 1]
 
 
 def test_trimmed_mean_by_hand():
@@ -143,17 +132,3 @@ def test_trimming_holds_centres_against_a_liar():
     assert far_plain == pytest.approx(75 / 6)
     # One of six is left out at each end: 9.8 and 25.
     assert trimmed.centres.max().item() == pytest.approx((9.9 + 10 + 10.1 + 10.2) / 4)
-
-
-def test_assigned_is_by_cluster_with_the_clusters_of_the_server():
-    ids, size = torch.tensor([3, 1, 0]), torch.tensor([1, 2, 3])
-    model = torch.tensor([[0.0], [4.0], [6.0]])
-    known = torch.tensor([1, 1, 0, 0])
-    for by_size in (False, True):
-        ours = Assigned(2, lambda ids, _: known[ids], by_size=by_size)
-        plain = ByCluster(2, by_size=by_size)
-        one = ours.finish(ours.add(ours.start(), ids, Upload(model, size)))
-        two = plain.finish(plain.add(plain.start(), ids, Member(known[ids], model, size)))
-        assert one.cluster.tolist() == [1, 1, 0]  # in order of id
-        empty = torch.zeros(2, 1)
-        assert torch.equal(one.mean("model", empty), two.mean("model", empty))

@@ -118,7 +118,7 @@ class CFL(LocalTraining):
         if clients.round < self.wait or not bool(scale.any()):
             scale = torch.maximum(scale, norms.amax(0))
         else:
-            for c in self._at_odds(norms, scale, cluster):
+            for c in self._clusters_to_split(norms, scale, cluster):
                 here = torch.nonzero(cluster == c).flatten()  # places among `ids`, not clients
                 alpha = cosines(up.update[here, :trained])
                 leaves, across = bipartition(alpha, self.linkage)
@@ -189,7 +189,7 @@ class CFL(LocalTraining):
         norms = torch.stack([mean.norm(dim=1), largest], 1)
         return norms / self.decay**round if self.thresholds == "fractions" else norms
 
-    def _at_odds(self, norms: Tensor, scale: Tensor, cluster: Tensor) -> list[int]:
+    def _clusters_to_split(self, norms: Tensor, scale: Tensor, cluster: Tensor) -> list[int]:
         """The clusters that are at rest while their clients are not."""
         low, high = norms.unbind(1)
         eps = torch.tensor([self.eps1, self.eps2], dtype=norms.dtype)

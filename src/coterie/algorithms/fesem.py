@@ -42,7 +42,7 @@ from torch import Tensor
 
 from coterie.algorithms import steps
 from coterie.algorithms.fedavg import FedAvg
-from coterie.algorithms.one_shot import OneShot, clustered_part, few
+from coterie.algorithms.one_shot import OneShot, clustered_part, sample_clients
 from coterie.algorithms.steps import HeldOutLoss, held_out_loss, with_newcomers
 from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.clients import Clients, Each, on_client
@@ -51,7 +51,8 @@ from coterie.core.local_training import LocalTraining
 from coterie.core.settings import setting
 from coterie.core.validate import at_least, at_most_clients, fraction, one_of
 from coterie.starts import PANEL
-from coterie.vectors.kmeans import Assigned, nearest
+from coterie.vectors.folds import ByAssignment
+from coterie.vectors.kmeans import nearest_centre
 
 KEPT = 0.8  # share of a client's samples to train on while K is chosen
 
@@ -106,12 +107,12 @@ class FeSEM(LocalTraining):
 
     def init(self, start: Start) -> State:
         at_most_clients(self, "k", start.clients)
-        model = self._common(start)
+        model = self._common_model(start)
         k = self.k
         if k == 0:
-            panel = few(start.sample(0, at_least=self.sample), self.sample, start.seed)
+            panel = sample_clients(start.sample(0, at_least=self.sample), self.sample, start.seed)
             k = self.best_k(panel, model, start.seed)
-        return self.started(k, start.sample(0, at_least=PANEL * k), model, start.seed)
+        return self.first_centres(k, start.sample(0, at_least=PANEL * k), model, start.seed)
 
     def round(self, state: State, clients: Clients) -> tuple[State, Info]:
         k = len(state.models)
@@ -122,9 +123,9 @@ class FeSEM(LocalTraining):
         def expectation(ids: Tensor, model: Tensor) -> Tensor:
             if clients.round % self.recluster:
                 return cluster[ids]
-            return nearest(clustered.parts(model)[0], centres)
+            return nearest_centre(clustered.parts(model)[0], centres)
 
-        fold = Assigned(k, expectation, by_size=self.weighting == "size")
+        fold = ByAssignment(k, expectation, by_size=self.weighting == "size")
         ids, up = clients.run(self.train, fold=fold, model=Each(state.models, cluster))
         known = state.cluster.index_put((ids,), up.cluster)
         after = State(up.mean("model", empty=state.models), known, state.rounds + 1)
@@ -140,11 +141,11 @@ class FeSEM(LocalTraining):
     @on_client
     def train(self, cohort: Cohort, model: Tensor) -> Upload:
         cohort = self.training_samples(cohort)
-        return Upload(self._trained(cohort, model, cohort.round), cohort.size)
+        return Upload(self._train(cohort, model, cohort.round), cohort.size)
 
     @on_client
     def own(self, cohort: Cohort, model: Tensor, rounds: int) -> Tensor:
-        return self._trained(self.training_samples(cohort), model, rounds)
+        return self._train(self.training_samples(cohort), model, rounds)
 
     @on_client
     def judge(self, cohort: Cohort, model: Tensor) -> HeldOutLoss:
@@ -153,7 +154,7 @@ class FeSEM(LocalTraining):
     def training_samples(self, cohort: Cohort) -> Cohort:
         return cohort.training_part(self.kept)
 
-    def _trained(self, cohort: Cohort, centre: Tensor, round: int) -> Tensor:
+    def _train(self, cohort: Cohort, centre: Tensor, round: int) -> Tensor:
         """Models [m, d] after local training from each client's centre, with the pull of (3.8)."""
         if not self.pull:
             return self.local_update(cohort, centre, round=round)
@@ -161,16 +162,16 @@ class FeSEM(LocalTraining):
         strength = self.pull * part.to(centre.dtype)
         return self.local_update(cohort, centre, pull=strength, anchor=centre, round=round)
 
-    def _common(self, start: Start) -> Tensor:
+    def _common_model(self, start: Start) -> Tensor:
         """The model [d] that all clients train before they are clustered."""
         work = self.settings_by_name() | {"lr": self.warm_lr or self.lr}
         return FedAvg(**work, weighting=self.weighting).model_after(self.warm_rounds, start)
 
-    def started(self, k: int, clients: Clients, model: Tensor, seed: int) -> State:
+    def first_centres(self, k: int, clients: Clients, model: Tensor, seed: int) -> State:
         """The first centres: clusters of what clients make of one model [d] in a local training."""
         common = {name: getattr(self, name) for name in ("part", "tries", "sample", "kept")}
         once = OneShot(k=k, fits=1, **common, **self.settings_by_name())
-        models, cluster = once.clustered(clients, model, seed)
+        models, cluster = once.cluster_once(clients, model, seed)
         return State(models, cluster, torch.tensor(0))
 
     def best_k(self, clients: Clients, model: Tensor, seed: int) -> int:
@@ -179,23 +180,23 @@ class FeSEM(LocalTraining):
         losses = torch.full((tried, clients.population), torch.nan, dtype=torch.float64)
         for k in range(1, tried + 1):
             trial = replace(self, k=k, kept=KEPT)
-            state = trial.started(k, clients, model, seed)
+            state = trial.first_centres(k, clients, model, seed)
             for _ in range(self.k_rounds):
                 state, _ = trial.round(state, clients)
             members, cluster = with_newcomers(trial.choose, state.models, state.cluster, clients)
             ids, up = members.run(trial.judge, model=Each(state.models, cluster))
             if len(ids):
                 losses[k - 1, ids] = up.loss.double()
-        return smallest_good(losses)
+        return smallest_good_k(losses)
 
 
-def smallest_good(losses: Tensor) -> int:
+def smallest_good_k(losses: Tensor) -> int:
     """The smallest K that is not clearly worse than the best; row K - 1 of `losses` [., m] is K's.
 
     Clearly is by more than the standard error of the mean difference over the clients that were
     judged under every K; the others are NaN.
 
-    >>> smallest_good(torch.tensor([[5.0, 5.0, 5.0], [2.0, 1.0, 3.0], [1.0, 2.0, 2.9]]))
+    >>> smallest_good_k(torch.tensor([[5.0, 5.0, 5.0], [2.0, 1.0, 3.0], [1.0, 2.0, 2.9]]))
     2
     """
     losses = losses[:, ~losses.isnan().any(0)].clamp_max(1e9)  # a diverged model is only bad

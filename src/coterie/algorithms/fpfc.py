@@ -18,9 +18,8 @@ long version https://arxiv.org/abs/2211.04218. Algorithm 1, with the letters of 
 g is the SCAD penalty, quadratic near 0. The server's line is in `vectors/fusion.py`.
 
 Differences from the paper
-- Lambda need not be given: by default it is chosen on a path of falling values, each begun where
-  the one before ended, by how well models trained in its clusters serve samples that devices hold
-  out; the rounds then begin with these models, trained on until they serve no better.
+- Lambda need not be given: by default it is chosen on a path of falling values, by how well models
+  trained in its clusters serve samples that devices hold out (`fpfc_path.py`).
 - Pairs with either device in A_k are updated, as in the authors' code; the text has `pairs=both`.
 - Of a larger network a part may be fused (`part=head`); the rest is averaged over everybody.
 """
@@ -175,15 +174,15 @@ class FPFC(LocalTraining):
 
     def fuse(self, pairs: Pairs, omega: Tensor, ids: Tensor, lam: float) -> tuple[Pairs, Tensor]:
         """theta_ij and v_ij of the pairs, and zeta, after devices `ids` moved to omega [m, p]."""
-        shrink = partial(fusion.l1, lam=lam, rho=self.rho)
+        shrink = partial(fusion.l1_scale, lam=lam, rho=self.rho)
         if self.penalty == "scad":
-            shrink = partial(fusion.scad, lam=lam, a=self.a, rho=self.rho, xi=self.xi)
+            shrink = partial(fusion.scad_scale, lam=lam, a=self.a, rho=self.rho, xi=self.xi)
         active = fusion.active_pairs(len(omega), ids, both=self.pairs == "both")
-        return fusion.update(pairs, omega, active, shrink, forget=self.pairs == "either")
+        return fusion.update_pairs(pairs, omega, active, shrink, forget=self.pairs == "either")
 
     def clusters(self, state: State) -> Tensor:
         """The cluster of every device, [m]."""
-        return fusion.components(state.pairs, state.omega, self.nu)
+        return fusion.connected_clusters(state.pairs, state.omega, self.nu)
 
     def fused(self, task: Task) -> SharedTrunk:
         """What of a model is each device's own and fused in pairs."""

@@ -15,7 +15,7 @@ Section 4.1 adds weight sharing (a trunk common to all clusters, IFCA on the hea
 stable-identity broadcast (once identities rest, each client is sent only its own model).
 
 Differences from the paper
-- The default start is `farthest`, not k random models (`start=random`): see docs/ifca.md.
+- The default start is `farthest`, not k random models (`start=random`): see `ifca_start.py`.
 - A cluster that nobody chose keeps its model; the paper leaves 0/0 open.
 - The authors' FEMNIST code shares a trunk that was trained before and is frozen (`share=frozen`);
   the paper's text trains it jointly (`share=joint`). Both are here.
@@ -42,7 +42,7 @@ from coterie.core.settings import setting
 from coterie.core.shared_trunk import SharedTrunk
 from coterie.core.task import Task
 from coterie.core.validate import at_least, at_most_clients, one_of
-from coterie.vectors.folds import ByCluster, Grouped
+from coterie.vectors.folds import ByCluster, ClusterSums
 
 
 class State(NamedTuple):
@@ -155,7 +155,7 @@ class IFCA(LocalTraining):
         own, trunk = sharing.parts(trained)
         return Upload(cluster, own, trunk[:, :0] if frozen else trunk, cohort.size)
 
-    def _answers(self, state: State, clients: Clients) -> tuple[Tensor, Grouped]:
+    def _answers(self, state: State, clients: Clients) -> tuple[Tensor, ClusterSums]:
         """Who answered, and the sums of what they sent; identities that rest are not chosen."""
         fold = ByCluster(self.k, by_size=self.weighting == "size")
         if not self._identities_rest(state, clients):

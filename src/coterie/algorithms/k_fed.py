@@ -43,11 +43,11 @@ from coterie.core.errors import SettingError
 from coterie.core.settings import setting
 from coterie.core.validate import at_least, one_of
 from coterie.vectors.kmeans import (
+    canonical_order,
+    centroids,
     kmeans,
     lloyd,
-    means,
-    nearest,
-    order_of_their_own,
+    nearest_centre,
     squared_distances,
 )
 
@@ -92,7 +92,7 @@ class KFed:
                 f"KFed finds centres of samples: its task must be Centre, "
                 f"got {type(start.task).__name__}"
             )
-        centres = torch.zeros(start.clients, self._most, layout.size, dtype=layout.dtype)
+        centres = torch.zeros(start.clients, self._k_local, layout.size, dtype=layout.dtype)
         nothing = centres.new_zeros(self.k, layout.size)
         seed = torch.tensor(seeds.derive(start.seed, "k-fed"))
         number = torch.zeros(start.clients, dtype=torch.long)
@@ -104,9 +104,9 @@ class KFed:
             return state, Info(ids, ids, self.k)
         centres = state.centres.index_copy(0, ids, up.centres)
         number = state.number.index_copy(0, ids, up.number)
-        chosen, mu = self._joined(centres, number, int(state.seed))
+        chosen, mu = self._cluster_centres(centres, number, int(state.seed))
         after = State(centres, number, chosen, mu, state.seed)
-        return after, Info(ids, nearest(up.centres[:, 0], chosen), self.k)
+        return after, Info(ids, nearest_centre(up.centres[:, 0], chosen), self.k)
 
     def serve(self, state: State, clients: Clients) -> Serving:
         ids, up = clients.run(self.choose, chosen=state.chosen, seed=state.seed)
@@ -115,14 +115,14 @@ class KFed:
 
     @on_client
     def cluster(self, cohort: Cohort, seed: Tensor) -> Upload:
-        up = self._local(cohort, seed)
+        up = self._find_centres(cohort, seed)
         cohort.keep("centres", up.centres)
         cohort.keep("number", up.number)
         return up
 
     @on_client
     def choose(self, cohort: Cohort, chosen: Tensor, seed: Tensor) -> Choice:
-        return Choice(nearest(self._own(cohort, seed).centres[:, 0], chosen))
+        return Choice(nearest_centre(self._own(cohort, seed).centres[:, 0], chosen))
 
     @on_client
     def label(self, cohort: Cohort, models: Tensor, chosen: Tensor, seed: Tensor) -> Tensor:
@@ -130,11 +130,11 @@ class KFed:
         labels = []
         for (x, _), centres, number in zip(cohort, own.centres, own.number.tolist(), strict=True):
             theta = centres[:number]
-            labels.append(nearest(theta, chosen)[nearest(x.flatten(1), theta)])
+            labels.append(nearest_centre(theta, chosen)[nearest_centre(x.flatten(1), theta)])
         return pad_sequence(labels, batch_first=True)
 
     @property
-    def _most(self) -> int:
+    def _k_local(self) -> int:
         """Centres of a client at most, k'."""
         return self.k_local or self.k
 
@@ -142,33 +142,33 @@ class KFed:
         """The centres that clients kept, or find now if they never took part."""
         if bool(cohort.remembers("centres").all()):
             return Upload(cohort.recall("centres"), cohort.recall("number"))
-        now = self._local(cohort, seed)
+        now = self._find_centres(cohort, seed)
         return Upload(cohort.recall("centres", now.centres), cohort.recall("number", now.number))
 
-    def _local(self, cohort: Cohort, seed: Tensor) -> Upload:
+    def _find_centres(self, cohort: Cohort, seed: Tensor) -> Upload:
         """The device's side of the method, client by client."""
         found = []
         for x, _ in cohort:
             points = x.flatten(1)
-            theta = local_centres(points, self._most, int(seed), self.tries)
-            size = torch.bincount(nearest(points, theta), minlength=len(theta))
+            theta = local_centres(points, self._k_local, int(seed), self.tries)
+            size = torch.bincount(nearest_centre(points, theta), minlength=len(theta))
             found.append(theta[size.argsort(descending=True, stable=True)[: int((size > 0).sum())]])
-        centres = found[0].new_zeros(len(found), self._most, found[0].shape[1])
+        centres = found[0].new_zeros(len(found), self._k_local, found[0].shape[1])
         for row, theta in zip(centres, found, strict=True):
             row[: len(theta)] = theta
         return Upload(centres, torch.tensor([len(theta) for theta in found]))
 
-    def _joined(self, centres: Tensor, number: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+    def _cluster_centres(self, centres: Tensor, number: Tensor, seed: int) -> tuple[Tensor, Tensor]:
         """The server's side: from the centres [m, k', d] that are there, M and mu."""
-        points = centres[torch.arange(self._most) < number[:, None]]  # [c, d]
+        points = centres[torch.arange(self._k_local) < number[:, None]]  # [c, d]
         if self.server == "k-means" and len(points) >= self.k:
             mu = kmeans(points, self.k, seed, tries=self.tries).centres
             return mu, mu
         known = torch.nonzero(number).flatten()
-        z = known[order_of_their_own(centres[known, 0], seed)[0]]  # any of them
+        z = known[canonical_order(centres[known, 0], seed)[0]]  # any of them
         first = min(int(number[z]), self.k) if self.server == "device" else 1
-        chosen = farthest(points, centres[z, :first], self.k)
-        return chosen, means(points, nearest(points, chosen), empty=chosen)
+        chosen = add_farthest(points, centres[z, :first], self.k)
+        return chosen, centroids(points, nearest_centre(points, chosen), empty=chosen)
 
 
 def local_centres(points: Tensor, k: int, seed: int, tries: int) -> Tensor:
@@ -181,14 +181,14 @@ def local_centres(points: Tensor, k: int, seed: int, tries: int) -> Tensor:
     apart = squared_distances(projected, nu).sqrt()  # [n, k]
     best, r = apart.min(1)
     clear = 3 * best <= apart.scatter(1, r[:, None], torch.inf).amin(1)
-    return lloyd(points, means(points[clear], r[clear], empty=nu @ right)).centres
+    return lloyd(points, centroids(points[clear], r[clear], empty=nu @ right)).centres
 
 
-def farthest(points: Tensor, begun: Tensor, k: int) -> Tensor:
+def add_farthest(points: Tensor, begun: Tensor, k: int) -> Tensor:
     """`begun` [b, d] and, until they are k, the point that is farthest from all of them.
 
     >>> line = torch.tensor([[0.0], [1.0], [4.0], [9.0]])
-    >>> farthest(line, line[1:2], 3).flatten().tolist()
+    >>> add_farthest(line, line[1:2], 3).flatten().tolist()
     [1.0, 9.0, 4.0]
     """
     while len(begun) < k:

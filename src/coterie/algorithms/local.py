@@ -57,11 +57,11 @@ class Local(LocalTraining):
 
     @on_client
     def begin(self, cohort: Cohort, model: Tensor) -> Upload:
-        return self._go_on(cohort, cohort.recall("model", model.expand(len(cohort), -1)))
+        return self._train(cohort, cohort.recall("model", model.expand(len(cohort), -1)))
 
     @on_client
     def train(self, cohort: Cohort) -> Upload:
-        return self._go_on(cohort, cohort.recall("model"))
+        return self._train(cohort, cohort.recall("model"))
 
     @on_client
     def own(self, cohort: Cohort, model: Tensor, rounds: int) -> Tensor:
@@ -75,6 +75,6 @@ class Local(LocalTraining):
             model = self.local_update(behind, model, round=t)
         return mine.index_put((late,), model)
 
-    def _go_on(self, cohort: Cohort, model: Tensor) -> Upload:
+    def _train(self, cohort: Cohort, model: Tensor) -> Upload:
         cohort.keep("model", self.local_update(cohort, model))
         return Upload(torch.ones_like(cohort.ids, dtype=torch.bool))

@@ -37,7 +37,8 @@ from coterie.core.local_training import LocalTraining
 from coterie.core.settings import setting
 from coterie.core.shared_trunk import SharedTrunk
 from coterie.core.validate import at_least, at_most_clients, fraction, one_of
-from coterie.vectors.kmeans import Assigned, kmeans, nearest
+from coterie.vectors.folds import ByAssignment
+from coterie.vectors.kmeans import kmeans, nearest_centre
 
 
 class State(NamedTuple):
@@ -84,12 +85,12 @@ class OneShot(LocalTraining):
 
     def init(self, start: Start) -> State:
         at_most_clients(self, "k", start.clients)
-        return self.clustered(start.all_clients(), start.models(1)[0], start.seed)
+        return self.cluster_once(start.all_clients(), start.models(1)[0], start.seed)
 
     def round(self, state: State, clients: Clients) -> tuple[State, Info]:
         k = len(state.models)
         clients, cluster = steps.with_newcomers(self.choose, state.models, state.cluster, clients)
-        fold = Assigned(k, lambda ids, _: cluster[ids], by_size=self.weighting == "size")
+        fold = ByAssignment(k, lambda ids, _: cluster[ids], by_size=self.weighting == "size")
         ids, up = clients.run(self.train, fold=fold, model=Each(state.models, cluster))
         known = state.cluster.index_put((ids,), up.cluster)
         return State(up.mean("model", empty=state.models), known), Info(ids, up.cluster, k)
@@ -98,10 +99,10 @@ class OneShot(LocalTraining):
         clients, cluster = steps.with_newcomers(self.choose, state.models, state.cluster, clients)
         return Serving(state.models, clients.ids, cluster[clients.ids])
 
-    def clustered(self, clients: Clients, model: Tensor, seed: int) -> State:
+    def cluster_once(self, clients: Clients, model: Tensor, seed: int) -> State:
         """k models and the clusters of `clients`, from what they make of one common model [d]."""
         clustered = clustered_part(clients.task.layout, self.part)
-        first = few(clients, max(self.sample, self.k), seed)
+        first = sample_clients(clients, max(self.sample, self.k), seed)
         points, ids = torch.zeros(0, int(clustered.part.sum()), dtype=model.dtype), first.ids[:0]
         for _ in range(REDRAWS):  # replies may be lost
             ids, up = first.run(self.fit, model=model)
@@ -118,7 +119,7 @@ class OneShot(LocalTraining):
         found = kmeans(points, self.k, seed, tries=self.tries, trim=self.trim)
         cluster = torch.full((clients.population,), -1).index_put((ids,), found.cluster)
         rest = clients.only(clients.ids[~torch.isin(clients.ids, first.ids)])
-        fold = Assigned(self.k, lambda _, w: nearest(w, found.centres))
+        fold = ByAssignment(self.k, lambda _, w: nearest_centre(w, found.centres))
         others, near = rest.run(self.fit, fold=fold, model=model)
         cluster = cluster.index_put((others,), near.cluster)
         return State(clustered.whole(found.centres, clustered.parts(model)[1]), cluster)
@@ -149,7 +150,7 @@ def clustered_part(layout: Layout, name: str) -> SharedTrunk:
     return SharedTrunk(part)
 
 
-def few(clients: Clients, count: int, seed: int) -> Clients:
+def sample_clients(clients: Clients, count: int, seed: int) -> Clients:
     """At most `count` of the clients, drawn at random."""
     if len(clients.ids) <= count:
         return clients

@@ -144,14 +144,14 @@ def deploy_local(options: argparse.Namespace) -> int:
 
 
 def round_line(record: dict[str, Any], rounds: int) -> str:
-    """What is said of a round."""
+    """One line about a round."""
     metrics = record.get("metrics") or {}
     shown = [
         f"{name} {metrics[name]:.4f}" for name in ("accuracy", "loss", "ari") if name in metrics
     ]
-    trouble = [f"{record[name]} {name}" for name in ("refused", "silent") if record.get(name)]
+    problems = [f"{record[name]} {name}" for name in ("refused", "silent") if record.get(name)]
     times = f"{record['seconds']:.1f} s, of which {record.get('compute', 0):.1f} s computing"
-    return "  ".join([f"round {record['round']}/{rounds}", times, *shown, *trouble])
+    return "  ".join([f"round {record['round']}/{rounds}", times, *shown, *problems])
 
 
 def deploy_superlink(options: argparse.Namespace) -> int:
@@ -164,5 +164,5 @@ def deploy_node(options: argparse.Namespace) -> int:
     from coterie.deploy.services import run_node
     from coterie.flower.node import NodeFile
 
-    NodeFile.read(options.node)  # a mistake in it is said at once
+    NodeFile.read(options.node)  # so that a mistake in it is reported before anything starts
     return run_node(options.node, options.superlink, options.ca, options.key)

@@ -2,7 +2,7 @@
 
     ids, up = clients.run(self.train, models=state.models)
 
-`self.train` is a client step, a method marked `@on_client`. Its keyword arguments are what a client
+`self.train` is a client step, marked `@on_client`. Its keyword arguments are what a client
 downloads, the fields of the `NamedTuple` it returns are what it uploads; nothing else crosses.
 """
 
@@ -78,6 +78,7 @@ class Call(NamedTuple):
     round: int
     address: tuple[int | str, ...]  # where the randomness of the step begins, the seed first
     message: dict[str, Any]  # what they are sent
+    trains: bool = True  # False: nothing that clients keep may change
 
 
 class Fold(Protocol[Result]):

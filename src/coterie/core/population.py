@@ -8,12 +8,16 @@ for little else; an algorithm only ever sees `Clients`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from torch import Tensor
 
 from coterie.core.clients import Call, Clients, Fold, Stacked
 from coterie.core.task import Task
+
+# What clients are asked for: a start of the run, a round of it, or how they are to be served, which
+# changes nothing that they keep.
+Purpose = Literal["start", "round", "serve"]
 
 
 class StepRunner(Protocol):
@@ -42,10 +46,12 @@ class Population(StepRunner, Protocol):
     def sizes(self) -> Tensor:
         """How many training samples each client has, [m]."""
 
-    def at(self, *address: int | str, round: int = 0, ids: Tensor | None = None) -> Clients:
+    def at(
+        self, purpose: Purpose, *address: int | str, round: int = 0, ids: Tensor | None = None
+    ) -> Clients:
         """The clients `ids` (all of them if not given) in a round, behind the seam.
 
-        `address` is where their randomness begins, after the seed.
+        Their randomness begins with the seed, the purpose and `address`.
         """
 
     def notes(self) -> dict[str, Any]:
@@ -65,11 +71,17 @@ class RoundClients:
     """Some clients of a population in one round: what an algorithm sees."""
 
     def __init__(
-        self, runner: StepRunner, round: int, ids: Tensor, address: tuple[int | str, ...]
+        self,
+        runner: StepRunner,
+        round: int,
+        ids: Tensor,
+        address: tuple[int | str, ...],
+        purpose: Purpose,
     ) -> None:
         self.runner = runner
         self.round = round
         self.ids = ids
+        self.purpose = purpose
         self._address = address
         self._calls = [0]  # shared with the narrowed views, so that no two calls draw the same
 
@@ -83,7 +95,8 @@ class RoundClients:
 
     def only(self, ids: Tensor) -> RoundClients:
         """The same clients, narrowed to `ids`."""
-        narrowed = RoundClients(self.runner, self.round, ids.sort().values, self._address)
+        ids = ids.sort().values
+        narrowed = RoundClients(self.runner, self.round, ids, self._address, self.purpose)
         narrowed._calls = self._calls
         return narrowed
 
@@ -95,6 +108,7 @@ class RoundClients:
         fold = fold or Stacked()
         address = (*self._address, self._calls[0])
         self._calls[0] += 1
-        call = Call(step, self.ids, self.round, address, message)
+        trains = self.purpose != "serve"
+        call = Call(step, self.ids, self.round, address, message, trains)
         ids, total = self.runner.collect(call, fold)
         return ids, fold.finish(total)

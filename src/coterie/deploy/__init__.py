@@ -1,1 +1,1 @@
-"""The processes, keys and services of a deployment over a real network."""
+"""The processes, keys and services of a deployment, and Flower's insides."""

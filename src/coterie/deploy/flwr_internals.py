@@ -24,7 +24,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from coterie.core.errors import CoterieError, SettingError
@@ -92,18 +91,13 @@ class ControlClient:
 
         self.superlink = superlink
         self.client = ControlHttpClient.from_server_address(
-            **address(superlink, ca), interceptors=[version_header("coterie")]
+            **connection_arguments(superlink, ca), interceptors=[version_header("coterie")]
         )
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.client.close()
 
     def register_node(self, public_key: Path) -> int:
@@ -222,7 +216,7 @@ def answer_messages(
         )
     shorten_fetch_waits()
     client = RuntimeHttpClient.from_server_address(
-        **address(supernode, None), interceptors=interceptors
+        **connection_arguments(supernode, None), interceptors=interceptors
     )
     with contextlib.closing(client):
         if ready is not None:
@@ -272,7 +266,7 @@ def answer_message(handle: Handle, supernode: str, token: str) -> None:
     )
 
     client = RuntimeHttpClient.from_server_address(
-        **address(supernode, None),
+        **connection_arguments(supernode, None),
         interceptors=[version_header("flwr-clientapp"), RuntimeTokenHttpInterceptor(token)],
     )
     heartbeats = HeartbeatSender(make_task_heartbeat_fn_http(client))
@@ -365,7 +359,7 @@ def deactivate_node(superlink: str, ca: Path, key: Path, node: int) -> bool:
         raise SettingError(f"{key} is not the private key of a node")
     signature = NodeAuthHttpInterceptor(private, private.public_key())
     with FleetHttpClient.from_server_address(
-        **address(superlink, ca), interceptors=[version_header("SuperNode"), signature]
+        **connection_arguments(superlink, ca), interceptors=[version_header("SuperNode"), signature]
     ) as client:
         try:
             client.DeactivateNode(DeactivateNodeRequest(node_id=node))
@@ -401,7 +395,7 @@ def shorten_fetch_waits(give_up_seconds: float | None = None) -> None:
         defaults.update(new)
 
 
-def address(server: str, ca: Path | None) -> dict[str, Any]:
+def connection_arguments(server: str, ca: Path | None) -> dict[str, Any]:
     """The arguments of Flower's clients that say where the server is and whom to trust."""
     return {
         "server_address": server,

@@ -53,7 +53,10 @@ def make_gate(superlink: str, ca: Path) -> Starlette:
         method = request.path_params["method"]
         if not METHOD.fullmatch(method):
             return Response(status_code=404)
-        url, headers = f"https://{superlink}{FLEET_PATH}{method}", end_to_end(request.headers)
+        url, headers = (
+            f"https://{superlink}{FLEET_PATH}{method}",
+            end_to_end_headers(request.headers),
+        )
         onward = client.build_request("POST", url, headers=headers, content=request.stream())
         try:
             answer = await client.send(onward, stream=True)
@@ -62,7 +65,7 @@ def make_gate(superlink: str, ca: Path) -> Starlette:
         return StreamingResponse(
             answer.aiter_raw(),
             answer.status_code,
-            end_to_end(answer.headers),
+            end_to_end_headers(answer.headers),
             background=BackgroundTask(answer.aclose),
         )
 
@@ -75,7 +78,7 @@ def make_gate(superlink: str, ca: Path) -> Starlette:
     return Starlette(routes=[route], lifespan=lifespan)
 
 
-def end_to_end(headers: Mapping[str, str]) -> dict[str, str]:
+def end_to_end_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """The headers that are passed on: all but those that concern one connection."""
     return {name: value for name, value in headers.items() if name.lower() not in HOP_BY_HOP}
 

@@ -45,31 +45,15 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
 
 
-@dataclass(frozen=True)
 class Authority:
-    """Where the certificates of a deployment are."""
+    """Where the certificates and keys of a deployment are."""
 
-    folder: Path
-
-    @property
-    def certificate(self) -> Path:
-        """Certificate of the authority, which nodes and users need."""
-        return self.folder / "ca.pem"
-
-    @property
-    def key(self) -> Path:
-        """Key of the authority, which nobody needs to run anything."""
-        return self.folder / "ca.key"
-
-    @property
-    def server_certificate(self) -> Path:
-        """Certificate of the server."""
-        return self.folder / "server.pem"
-
-    @property
-    def server_key(self) -> Path:
-        """Key of the server."""
-        return self.folder / "server.key"
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.certificate = folder / "ca.pem"  # of the authority; nodes and users need it
+        self.key = folder / "ca.key"  # of the authority; nobody needs it to run anything
+        self.server_certificate = folder / "server.pem"
+        self.server_key = folder / "server.key"
 
 
 @dataclass(frozen=True)

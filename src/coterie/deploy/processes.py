@@ -30,7 +30,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Self
 from uuid import uuid4
 
@@ -164,12 +164,7 @@ class Processes:
                     self.handlers[number] = signal.signal(number, signal.default_int_handler)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         try:
             self.stop()
         finally:
@@ -185,11 +180,9 @@ class Processes:
         argv = [str(part) for part in command]
         if sys.platform == "linux":
             argv = [sys.executable, "-I", "-S", "-c", DIE_WITH_PARENT, str(os.getpid()), *argv]
-        with contextlib.ExitStack() as stack:
-            output = 2  # our standard error
-            if log is not None:
-                log.parent.mkdir(parents=True, exist_ok=True)
-                output = stack.enter_context(open(log, "ab")).fileno()
+        if log is not None:
+            log.parent.mkdir(parents=True, exist_ok=True)
+        with open(2 if log is None else log, "ab", closefd=log is not None) as output:
             try:
                 process = subprocess.Popen(
                     argv,
@@ -210,14 +203,13 @@ class Processes:
         with ignore_signals():
             begin = time.monotonic()
             told: set[int] = set()
-            while alive := self.alive():
+            while alive := self.alive():  # also one that was started just before its parent ended
                 elapsed = time.monotonic() - begin
-                for pid in alive:
-                    if elapsed > self.stop_seconds:
-                        send_signal(pid, signal.SIGKILL)
-                    elif pid not in told:  # also one that was started just before its parent ended
-                        send_signal(pid, signal.SIGTERM)
-                        told.add(pid)
+                kill = elapsed > self.stop_seconds
+                for pid in alive if kill else alive - told:
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        os.kill(pid, signal.SIGKILL if kill else signal.SIGTERM)
+                told |= alive
                 if elapsed > 3 * self.stop_seconds:
                     raise CoterieError(f"processes {sorted(alive)} could not be ended")
                 time.sleep(POLL_SECONDS)
@@ -261,11 +253,6 @@ def find_marked(mark: str) -> set[int]:
             if mark in process.environ().get(MARK, "").split():
                 found.add(process.pid)
     return found - {os.getpid()}
-
-
-def send_signal(pid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, number)
 
 
 def is_listening(host: str, port: int) -> bool:

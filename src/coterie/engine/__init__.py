@@ -1,1 +1,1 @@
-"""The simulator: chunks of clients, kernels, wrappers around the seam, checkpoints."""
+"""Clients on this machine: the simulator, Ray actors, kernels, and copies of a run in lock-step."""

@@ -20,10 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.channel.wrappers import replay, taken_down
 from coterie.core.clients import Call, Clients, Each, Fold
 from coterie.core.errors import CoterieError, CoterieWarning, SettingError
-from coterie.core.population import RoundClients
+from coterie.core.population import Purpose, RoundClients
 from coterie.core.task import Task
 from coterie.data.federation import Samples
 from coterie.engine.client_memory import ClientMemory
@@ -48,19 +47,17 @@ class Shard:
             memory=self.memory,
         )
 
-    def collect(
-        self, shared: dict[str, Any], call: Call, fold: Fold[Any]
-    ) -> tuple[Any, list[Any], list[str]]:
-        """The partial fold, what wrappers took down, and warnings.
+    def collect(self, shared: dict[str, Any], call: Call, fold: Fold[Any]) -> tuple[Any, list[str]]:
+        """The partial fold, and warnings.
 
         What all shards are sent is in `shared`, the rest in the message of the call.
         """
-        with warnings.catch_warnings(record=True) as caught, taken_down() as notes:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             whole = call._replace(message={**shared, **call.message})
             _, total = self.simulator.collect(whole, fold)
         ours = [str(w.message) for w in caught if issubclass(w.category, CoterieWarning)]
-        return total, notes, ours
+        return total, ours
 
     def memory_tensors(self) -> dict[str, Tensor]:
         """What these clients keep."""
@@ -172,10 +169,12 @@ class RayClients:
         self.population = simulator.population
         self.ids, self.sizes = simulator.ids, simulator.sizes
 
-    def at(self, *address: int | str, round: int = 0, ids: Tensor | None = None) -> Clients:
+    def at(
+        self, purpose: Purpose, *address: int | str, round: int = 0, ids: Tensor | None = None
+    ) -> Clients:
         """The clients `ids` (all of them if not given) in a round, behind the seam."""
         ids = self.ids if ids is None else ids
-        return RoundClients(self, round, ids, (self.simulator.seed, *address))
+        return RoundClients(self, round, ids, (self.simulator.seed, purpose, *address), purpose)
 
     def collect(self, call: Call, fold: Fold[Any]) -> tuple[Tensor, Any]:
         """Run a client step: the partial folds of all shards, merged in their order."""
@@ -197,9 +196,8 @@ class RayClients:
                 waiting.append(actor.collect.remote(shared, part, fold))
         total = fold.start()
         for answer in waiting:
-            partial, notes, said = get_result(answer)
+            partial, said = get_result(answer)
             total = fold.merge(total, partial)
-            replay(notes)
             for text in said:
                 warnings.warn(text, CoterieWarning, stacklevel=2)
         return call.ids, total

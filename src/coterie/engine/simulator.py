@@ -17,14 +17,13 @@ from torch import Tensor
 from coterie.core.clients import Call, Clients, Each, Fold
 from coterie.core.cohort import Cohort, Kernel, Memory, Rows
 from coterie.core.errors import CoterieError
-from coterie.core.population import RoundClients
+from coterie.core.population import Purpose, RoundClients
 from coterie.core.task import Task
 from coterie.data.federation import Samples
 from coterie.engine.chunks import ChunkCache, Chunking
 from coterie.engine.client_memory import ClientMemory
 from coterie.engine.devices import find_device
 from coterie.engine.kernels import kernel_for
-from coterie.engine.malloc import keep_freed, tidily
 from coterie.tensors.devices import CPU, default_device, free_bytes
 from coterie.tensors.lazy import to_device
 
@@ -57,7 +56,6 @@ class Simulator:
         chunking: Chunking | None = None,
         cache: ChunkCache | None = None,
     ) -> None:
-        keep_freed()
         self.device = find_device(device)
         self.samples = samples
         self._samples_on_device: Samples | None = None  # if they fit
@@ -99,13 +97,15 @@ class Simulator:
         """How many samples each client has, [m]."""
         return self.samples.sizes
 
-    def at(self, *address: int | str, round: int = 0, ids: Tensor | None = None) -> Clients:
+    def at(
+        self, purpose: Purpose, *address: int | str, round: int = 0, ids: Tensor | None = None
+    ) -> Clients:
         """The clients `ids` (all of them if not given) in a round, behind the seam.
 
-        `address` is where their randomness begins, after the seed.
+        Their randomness begins with the seed, the purpose and `address`.
         """
         ids = self.ids if ids is None else ids
-        return RoundClients(self, round, ids, (self.seed, *address))
+        return RoundClients(self, round, ids, (self.seed, purpose, *address), purpose)
 
     def collect(self, call: Call, fold: Fold[Any]) -> tuple[Tensor, Any]:
         """Run a client step: who answered (here everybody), and the fold of replies, unfinished.
@@ -115,8 +115,8 @@ class Simulator:
         total = fold.start()
         message = {name: self._download(value) for name, value in call.message.items()}
         # Where a fold does not say that it works on any device, it is the server's, on the CPU.
-        to = self.device if getattr(fold, "anywhere", False) else CPU
-        for chunk in tidily(self.chunks(call.ids)):
+        to = self.device if getattr(fold, "on_any_device", False) else CPU
+        for chunk in self.chunks(call.ids):
             cohort = self.cohort(chunk, call.round, call.address)
             download = {
                 n: v.rows_for(chunk) if isinstance(v, Each) else v for n, v in message.items()

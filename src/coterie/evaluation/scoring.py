@@ -17,7 +17,6 @@ from coterie.core.cohort import Cohort
 from coterie.core.population import Population
 from coterie.core.task import MetricSums, TaskMetrics
 from coterie.data.federation import Federation
-from coterie.engine.malloc import tidily
 from coterie.engine.simulator import Simulator
 from coterie.evaluation.client_map import compares_losses, losses_or_gradients
 from coterie.tensors.devices import CPU
@@ -120,7 +119,7 @@ class SimulatedScorer:
         sizes = on.samples.sizes[on.locate(samples_of)]
         sums = MetricSums(on.task, len(ids))
         labels: dict[int, tuple[Tensor, Tensor]] = {}  # place -> found and true ones
-        for chunk in tidily(on.chunking.cut(sizes)):
+        for chunk in on.chunking.cut(sizes):
             cohort = on.cohort(samples_of[chunk], 0, (on.seed, "score"))
             if serving.label is None:
                 scores = on.on_device(cohort.score, self._models(serving, ids[chunk]))
@@ -140,7 +139,7 @@ class SimulatedScorer:
         if serving.adapt is None:
             return serving.models
         rows = torch.empty(len(serving.ids), serving.models.shape[1], dtype=serving.models.dtype)
-        for ids in tidily(self.train.chunks(serving.ids)):
+        for ids in self.train.chunks(serving.ids):
             rows[positions(serving.ids, ids)] = to_device(self._models(serving, ids), CPU)
         return rows
 
@@ -151,7 +150,7 @@ class SimulatedScorer:
     def map_rows(self, serving: Serving) -> tuple[Tensor, Tensor]:
         by_loss, seed = compares_losses(serving), self.train.seed
         chunks, order = [], []
-        for ids in tidily(self.train.chunks(serving.ids)):
+        for ids in self.train.chunks(serving.ids):
             cohort = self.train.cohort(ids, 0, (seed, "map"))
             rows = self.train.on_device(losses_or_gradients, cohort, serving.models, seed, by_loss)
             chunks.append(to_device(rows, CPU))

@@ -7,10 +7,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from coterie.channel.wrappers import Bytes, Lossy, Metered, Watched
+from coterie.channel.lost_replies import LostReplies
+from coterie.channel.metering import ByteMeter, Metering
+from coterie.channel.progress import CountReplies
 from coterie.core import seeds
 from coterie.core.clients import Clients
-from coterie.core.population import Population
+from coterie.core.population import Population, Purpose
 from coterie.experiment.settings import RunSettings
 
 OnReply = Callable[[int, int], None]  # the round, 0 for the start, and its replies so far
@@ -19,7 +21,7 @@ OnReply = Callable[[int, int], None]  # the round, 0 for the start, and its repl
 class Participants:
     """Draws the clients of each round, loses some of their replies and counts the bytes."""
 
-    def __init__(self, population: Population, settings: RunSettings, bytes: Bytes) -> None:
+    def __init__(self, population: Population, settings: RunSettings, bytes: ByteMeter) -> None:
         self.population = population
         self.settings = settings
         self.bytes = bytes
@@ -54,13 +56,16 @@ class Participants:
         generator = seeds.generator(self.settings.seed, "participants", *address)
         return torch.randperm(m, generator=generator)[:count].sort().values
 
-    def _connect(self, *address: int | str, ids: Tensor, round: int = 0) -> Clients:
+    def _connect(
+        self, purpose: Purpose, *address: int | str, ids: Tensor, round: int = 0
+    ) -> Clients:
         """Clients behind the wrappers of this run."""
-        clients = self.population.at(*address, round=round, ids=ids)
+        clients = self.population.at(purpose, *address, round=round, ids=ids)
         if self.settings.lost:
-            clients = Lossy(clients, self.settings.lost, (self.settings.seed, *address))
-        clients = Metered(clients, self.bytes)
-        return clients if self.on_reply is None else Watched(clients, self._count_replies)
+            start = (self.settings.seed, purpose, *address)
+            clients = LostReplies(clients, self.settings.lost, start)
+        clients = Metering(clients, self.bytes)
+        return clients if self.on_reply is None else CountReplies(clients, self._count_replies)
 
     def _count_replies(self, count: int) -> None:
         self._replies += count

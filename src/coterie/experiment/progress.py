@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.channel.wrappers import Bytes
+from coterie.channel.metering import ByteMeter
 from coterie.core.algorithm import Info
 from coterie.experiment.checkpoint import Checkpoint
 from coterie.experiment.folder import Record
@@ -23,7 +23,7 @@ class RunProgress:
     health: HealthMonitor
     state: Any = None  # of the algorithm; None before the start
     records: list[Record] = field(default_factory=list)  # one for each round
-    bytes: Bytes = field(default_factory=Bytes)
+    bytes: ByteMeter = field(default_factory=ByteMeter)
     start_bytes: list[int] = field(default_factory=lambda: [0, 0])  # down and up, before round 1
     start_seconds: float = 0.0
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.channel.wrappers import Bytes
+from coterie.channel.metering import ByteMeter
 from coterie.core.algorithm import Algorithm
 from coterie.core.errors import CoterieError
 from coterie.core.population import Population
@@ -129,7 +129,7 @@ class Run:
         return self.training.progress.health.warnings
 
     @property
-    def bytes(self) -> Bytes:
+    def bytes(self) -> ByteMeter:
         """What crossed between the server and the clients."""
         return self.training.progress.bytes
 

@@ -1,1 +1,1 @@
-"""The same algorithms over a real network, on Flower: the only place that imports flwr."""
+"""The same algorithms over a real network, on Flower: its clients, its nodes and their messages."""

@@ -1,4 +1,4 @@
-"""What an app is: Flower's two halves, and the folder that `coterie deploy init` writes."""
+"""A Flower app: its two halves, and the folder that `coterie deploy init` writes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid, ServerApp
 
-EVALUATE = 10  # rounds between two evaluations, which cost two more exchanges, unless one says
+EVALUATE_EVERY = 10  # rounds, unless `evaluate` is given: an evaluation costs two more exchanges
 APP = '''"""{title}
 
 `coterie deploy` runs this, and so does Flower's own command line: `flwr run .`
@@ -110,11 +110,11 @@ def client_app() -> ClientApp:
     return app
 
 
-def write_app(folder: Path, words: list[str]) -> App:
-    """Write the app of a line of `coterie run` into a new folder; settings of the network too."""
+def write_app(folder: Path, arguments: list[str]) -> App:
+    """Write an app into a new folder; `arguments` are as of `app_from_arguments`."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise CoterieError(f"the folder of the app, {folder}, must be new or empty")
-    app = app_of(words)
+    app = app_from_arguments(arguments)
     names = f"{app.plan.algorithm_name} on {app.plan.federation_name}"
     title = f"{names}, a federation that coterie trains over a network."
     example = Path(getattr(app.plan.federation, "path", "")).name
@@ -127,7 +127,7 @@ def write_app(folder: Path, words: list[str]) -> App:
         title=title,
         version=__version__,
         algorithm=app.plan.algorithm_name,
-        settings="\n".join(f"{key} = {toml(value)}" for key, value in settings.items()),
+        settings="\n".join(f"{key} = {to_toml(value)}" for key, value in settings.items()),
     )
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "pyproject.toml").write_text(text, encoding="utf-8")
@@ -136,23 +136,26 @@ def write_app(folder: Path, words: list[str]) -> App:
     return app
 
 
-def app_of(words: list[str]) -> App:
-    """The app of a line of `coterie run`, with the schema of the table if it is about one."""
+def app_from_arguments(arguments: list[str]) -> App:
+    """The app with the arguments of `coterie run` and settings of the network among them.
+
+    If it is about a table, the schema is learnt from that table.
+    """
     from coterie.data.tables.schema import Schema
     from coterie.experiment.settings import make_settings, parse_settings, setting_names
 
     own = set(setting_names(NetworkSettings))
-    of_network = [word for word in words if word.partition("=")[0] in own and "=" in word]
-    rest = [word for word in words if word not in of_network]
-    if not any(word.startswith("evaluate=") for word in rest):
-        rest.append(f"evaluate={EVALUATE}")
+    of_network = [each for each in arguments if each.partition("=")[0] in own and "=" in each]
+    rest = [each for each in arguments if each not in of_network]
+    if not any(each.startswith("evaluate=") for each in rest):
+        rest.append(f"evaluate={EVALUATE_EVERY}")
     plan = make_plan(rest)
     network = make_settings(NetworkSettings, parse_settings(of_network, [NetworkSettings]))
     schema = None
     if plan.federation_name == "table":
         prepared = plan.federation.prepare(plan.federation.path, plan.settings.seed)
         schema = Schema.from_table(prepared)
-    return App.of(App(plan, network, schema).config())
+    return App.from_config(App(plan, network, schema).config())
 
 
 def read_app(folder: Path) -> App:
@@ -162,15 +165,15 @@ def read_app(folder: Path) -> App:
     path = folder / "pyproject.toml"
     try:
         raw: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-        return App.of(raw["tool"]["flwr"]["app"]["config"])
+        return App.from_config(raw["tool"]["flwr"]["app"]["config"])
     except (OSError, ValueError, KeyError) as error:
         raise SettingError(f"{folder} is not the folder of a coterie app: {error}") from error
 
 
-def toml(value: Any) -> str:
-    """A value as TOML has it.
+def to_toml(value: Any) -> str:
+    """A value in the syntax of TOML.
 
-    >>> toml(True), toml(0.5), toml("a b")
+    >>> to_toml(True), to_toml(0.5), to_toml("a b")
     ('true', '0.5', '"a b"')
     """
     return json.dumps(value, ensure_ascii=False)

@@ -2,13 +2,13 @@
 
 A run may have to go back: a SuperLink that dies is started again, and the run goes on from the last
 checkpoint, which may be some rounds behind what the nodes have done. So every change of the memory
-is kept as a version, named after the rounds that are then done and the attempt that made it:
+is kept as a version, named after the rounds done by then and the attempt that made it:
 
     RUN/00000007-ATTEMPT.safetensors
 
 A message that trains towards 8 rounds builds on the newest version up to 7, and on what the same
-attempt has already done towards 8; versions of other attempts from 8 on are of a past that did not
-happen, and are removed. Versions older than the server's checkpoint are removed too.
+attempt has already done towards 8; versions of other attempts from 8 on belong to rounds that the
+run has gone back on, and are removed. Versions older than the server's checkpoint are removed too.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ RUNS_KEPT = 2  # runs whose memory stays; those before are over
 VERSION = re.compile(r"(\d{8})-(\w+)\.safetensors")
 
 
-class Versions:
-    """The versions of the memory of one run."""
+class MemoryVersions:
+    """The versions of the clients' memory on a node, for one run."""
 
     def __init__(self, folder: Path, run: str) -> None:
         assert re.fullmatch(r"\w+", run), run
@@ -45,12 +45,12 @@ class Versions:
     def read(self, memory: ClientMemory, rounds: int, attempt: str, *, training: bool) -> None:
         """Let `memory` be what it was after `rounds` rounds, or what `attempt` made of it so far.
 
-        If `training`, the message leads to `rounds`, and what other attempts made of that is void.
+        If `training`, the message leads to `rounds`, and what other attempts made of it is removed.
         """
-        for number, maker, path in self._all():
+        for number, maker, path in self._versions():
             if training and number >= rounds and maker != attempt:
                 path.unlink()
-        usable = [path for number, _, path in self._all() if number <= rounds]
+        usable = [path for number, _, path in self._versions() if number <= rounds]
         memory.rows, memory.known, memory.changed = {}, {}, False
         if usable:
             for name, tensor in safetensors.torch.load_file(usable[-1]).items():
@@ -64,11 +64,11 @@ class Versions:
         path = self.folder / f"{rounds:08d}-{attempt}.safetensors"
         write_atomically(path, lambda file: safetensors.torch.save_file(tensors, file))
         memory.changed = False
-        before = [path for number, _, path in self._all() if number <= saved]
+        before = [path for number, _, path in self._versions() if number <= saved]
         for old in before[:-1]:
             old.unlink()
 
-    def _all(self) -> list[tuple[int, str, Path]]:
+    def _versions(self) -> list[tuple[int, str, Path]]:
         """Every version: rounds, attempt and file; the newest last."""
         found = []
         for path in self.folder.iterdir():

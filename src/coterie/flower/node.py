@@ -1,13 +1,13 @@
 """What a node does: it holds some clients, and carries out their steps where their data are.
 
 A node may hold one client or many. It knows them by their names; the numbers that they have in the
-federation come with every message. Three things may be asked of it:
+federation come with every message. A message asks for one of three things:
 
     enrol   the names of its clients, how many samples they have, and the shape of these
     step    a client step of the algorithm, on some of its clients
     score   how well given models serve its clients, on their test samples
 
-What a message may make it do is what the algorithm, which is installed here, has as client steps.
+Of code, a message can only name client steps of algorithms that are installed on the node.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from coterie.core.clients import Call, Each, Stacked
+from coterie.core.clients import Call, Stacked
 from coterie.core.errors import CoterieError, DataError, SettingError, did_you_mean
 from coterie.data.federation import Federation
 from coterie.engine.client_memory import ClientMemory
@@ -30,16 +30,16 @@ from coterie.engine.simulator import Simulator
 from coterie.evaluation.client_map import losses_or_gradients
 from coterie.evaluation.scoring import score_by_label
 from coterie.experiment.settings import make_settings, setting_names
-from coterie.flower.memory import Versions
+from coterie.flower.memory import MemoryVersions
 from coterie.flower.settings import App
-from coterie.flower.wire import BadPacket, Packet, packed, tensor, unpacked, word
+from coterie.flower.wire import BadPacket, Packet, decode_arguments, decode_packet, encode_packet
 from coterie.registry import find
 from coterie.version import __version__
 
 if TYPE_CHECKING:
     from flwr.app import Context, Message
 
-BEGINNERS = ("fedavg", "one-shot")  # algorithms with which others begin
+START_ALGORITHMS = ("fedavg", "one-shot")  # whose steps others use to find a start
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class NodeFile:
     """What NODE.toml says of a node."""
 
     data: str = ""  # its table or folder, as in data = "patients.csv"; empty: as the app says
-    share: str = ""  # which part of the clients there is its own, as in 1/3; empty: all
+    share: str = ""  # which part of these clients are its own, as in 1/3; empty: all
     memory: str = "memory"  # the folder for what its clients keep between rounds
 
     @classmethod
@@ -91,7 +91,7 @@ class Node:
             raise DataError(
                 f"share {file.share} of {len(federation)} clients is nobody: the data has too few"
             )
-        self.names = names_of(federation)[begin:end]
+        self.names = client_names(federation)[begin:end]
         self.cluster = None if federation.cluster is None else federation.cluster[begin:end]
         self.train = federation.train.part(begin, end)
         self.test = None if federation.test is None else federation.test.part(begin, end)
@@ -101,9 +101,9 @@ class Node:
                 "not have; take a federation whose clients have test samples of their own"
             )
         self.task.check_samples(self.train.x, self.train.y)
-        self.place = torch.arange(0)  # row of each client that the message names
-        self.ids = torch.arange(0)
-        self.memory = ClientMemory(len(self.train), self.rows_of)
+        self.ids = torch.arange(0)  # clients that the message names, by their number
+        self.rows = torch.arange(0)  # where these lie among the clients of this node
+        self.memory = ClientMemory(len(self.train), self.locate)
         settings = app.plan.settings
         self.simulators = {
             name: Simulator(
@@ -112,29 +112,29 @@ class Node:
                 seed=settings.seed,
                 chunk=settings.chunk,
                 memory=self.memory,
-                locate=self.rows_of,
+                locate=self.locate,
             )
             for name, samples in (("train", self.train), ("test", self.test))
             if samples is not None
         }
         self.folder = Path(file.memory)
-        self.versions: dict[str, Versions] = {}
+        self.versions: dict[str, MemoryVersions] = {}
 
-    def rows_of(self, ids: Tensor) -> Tensor:
+    def locate(self, ids: Tensor) -> Tensor:
         """Where clients lie among those of this node."""
-        return self.place[torch.searchsorted(self.ids, ids)]
+        return self.rows[torch.searchsorted(self.ids, ids)]
 
     def answer(self, packet: Packet) -> Packet:
-        """What a message asks for."""
-        asked = word(packet, "do", str)
-        actions = {"enrol": self.enrol, "step": self.step, "score": self.score}
-        if asked not in actions:
-            raise BadPacket(f"a node is not asked to {asked!r}")
-        return actions[asked](packet)
+        """The reply to a message."""
+        action = packet.get("do", str)
+        actions = {"enrol": self.enrol, "step": self.run_step, "score": self.score}
+        if action not in actions:
+            raise BadPacket(f"a node is not asked to {action!r}")
+        return actions[action](packet)
 
     def enrol(self, packet: Packet) -> Packet:
-        """Who is here."""
-        words = {
+        """Which clients the node holds, and what their samples look like."""
+        header = {
             "coterie": __version__,
             "app": self.app.fingerprint,
             "clients": self.names,
@@ -145,47 +145,51 @@ class Node:
             ],
             "tested": self.test is not None,
         }
-        return Packet(words, {"sizes": self.train.sizes})
+        return Packet(header, {"sizes": self.train.sizes})
 
-    def step(self, packet: Packet) -> Packet:
-        """A client step on some clients."""
+    def run_step(self, packet: Packet) -> Packet:
+        """Run a client step on some clients."""
         began = time.perf_counter()
         step = self.client_step(packet)
-        self.look_up(packet)
-        versions, rounds, attempt = self.remember(packet, training=word(packet, "trains", bool))
-        simulator = self.simulators[word(packet, "part", str)]
-        address = tuple(word(packet, "address", list))
+        self.find_clients(packet)
+        trains = packet.get("trains", bool)
+        versions, rounds, attempt = self.restore_memory(packet, training=trains)
+        simulator = self.simulators[packet.get("part", str)]
+        address = tuple(packet.get("address", list))
         if not all(isinstance(piece, int | str) for piece in address):
             raise BadPacket("the address of a step must be numbers and texts")
         stack = Stacked()
-        call = Call(step, self.ids, word(packet, "round", int), address, self.download(packet))
+        arguments = decode_arguments(packet, self.ids)
+        call = Call(step, self.ids, packet.get("round", int), address, arguments, trains)
         _, total = simulator.collect(call, stack)
         upload = stack.finish(total)
-        if self.memory.changed and word(packet, "trains", bool):
-            versions.write(self.memory, rounds, attempt, word(packet, "saved", int))
+        if self.memory.changed and trains:
+            versions.write(self.memory, rounds, attempt, packet.get("saved", int))
         seconds = time.perf_counter() - began
         return Packet({"seconds": seconds, "fields": list(upload._fields)}, upload._asdict())
 
     def score(self, packet: Packet) -> Packet:
         """How well models serve some clients; what they predict stays here."""
         began = time.perf_counter()
-        self.look_up(packet)
-        self.remember(packet, training=False)
-        on = self.simulators["test" if word(packet, "part", str) == "test" else "train"]
+        self.find_clients(packet)
+        self.restore_memory(packet, training=False)
+        on = self.simulators["test" if packet.get("part", str) == "test" else "train"]
         train = self.simulators["train"]
-        models, cluster = tensor(packet, "models"), tensor(packet, "cluster")
-        use = word(packet, "use", str)
+        models, cluster = packet.tensor("models"), packet.tensor("cluster")
+        use = packet.get("use", str)
         step = self.client_step(packet) if use else None
-        extra = self.download(packet)
+        extra = decode_arguments(packet, self.ids)
         scores, counts, places = [], [], []
-        for place in on.chunking.cut(on.samples.sizes[self.place]):
+        for place in on.chunking.cut(on.samples.sizes[self.rows]):
             places.append(place)
             ids = self.ids[place]
             cohort = on.cohort(ids, 0, (train.seed, "score"))
             if step is not None and use == "label":
                 found = step(cohort, models=models, **extra)
                 scores.append(score_by_label(cohort, models, found))
-                counts.append(counted(found, cohort, len(models), word(packet, "classes", int)))
+                counts.append(
+                    count_clusters(found, cohort, len(models), packet.get("classes", int))
+                )
                 continue
             own = models[cluster[place]]
             if step is not None:
@@ -196,54 +200,54 @@ class Node:
         answer = {"scores": torch.cat(scores)[order]}
         if counts:
             answer["counts"] = torch.cat(counts)[order]
-        if word(packet, "map", str):
-            shared = word(packet, "map", str) == "losses"
-            common = models if shared else tensor(packet, "common")
-            answer["map"] = self.mapped(common, train, shared=shared)
+        if packet.get("map", str):
+            shared = packet.get("map", str) == "losses"
+            common = models if shared else packet.tensor("common")
+            answer["map"] = self.map_rows(common, train, shared=shared)
         return Packet({"seconds": time.perf_counter() - began, "fields": list(answer)}, answer)
 
-    def mapped(self, models: Tensor, train: Simulator, *, shared: bool) -> Tensor:
+    def map_rows(self, models: Tensor, train: Simulator, *, shared: bool) -> Tensor:
         """What places each client on the map: its losses under all models, or its gradient."""
         rows, order = [], []
-        for place in train.chunking.cut(train.samples.sizes[self.place]):
+        for place in train.chunking.cut(train.samples.sizes[self.rows]):
             cohort = train.cohort(self.ids[place], 0, (train.seed, "map"))
             rows.append(losses_or_gradients(cohort, models, train.seed, shared))
             order.append(place)
         return torch.cat(rows)[torch.cat(order).argsort()]
 
-    def look_up(self, packet: Packet) -> None:
-        """Take down which clients a message means: their ids, and by name where they are."""
-        ids, names = tensor(packet, "ids"), word(packet, "names", list)
-        known = {name: row for row, name in enumerate(self.names)}
+    def find_clients(self, packet: Packet) -> None:
+        """Set which clients a message means: their ids, and by their names the rows."""
+        ids, names = packet.tensor("ids"), packet.get("names", list)
+        rows = {name: row for row, name in enumerate(self.names)}
         if (
             ids.dtype != torch.long
             or ids.shape != (len(names),)
             or not bool((ids.diff() > 0).all())
         ):
             raise BadPacket("a message must number the clients that it names, in order")
-        if any(name not in known for name in names):
+        if any(name not in rows for name in names):
             raise BadPacket("a message names clients that are not here")
-        self.ids, self.place = ids, torch.tensor([known[name] for name in names])
+        self.ids, self.rows = ids, torch.tensor([rows[name] for name in names])
 
-    def remember(self, packet: Packet, *, training: bool) -> tuple[Versions, int, str]:
-        """Bring the memory to where the run is."""
-        run, attempt = word(packet, "run", str), word(packet, "attempt", str)
+    def restore_memory(self, packet: Packet, *, training: bool) -> tuple[MemoryVersions, int, str]:
+        """Let the clients' memory be what it was at this point of the run."""
+        run, attempt = packet.get("run", str), packet.get("attempt", str)
         if not (run.isalnum() and attempt.isalnum()):
             raise BadPacket("a run must have a name of letters and digits")
         if run not in self.versions:
-            self.versions = {run: Versions(self.folder, run)}
-        rounds = word(packet, "rounds", int)
+            self.versions = {run: MemoryVersions(self.folder, run)}
+        rounds = packet.get("rounds", int)
         self.versions[run].read(self.memory, rounds, attempt, training=training)
         return self.versions[run], rounds, attempt
 
     def client_step(self, packet: Packet) -> Any:
         """The client step that a message names: of which algorithm, with which settings.
 
-        It is one of the app's algorithm, or of those with which some begin.
+        It is one of the app's algorithm, or of those with which others find a start.
         """
-        of, name = word(packet, "of", str), word(packet, "step", str)
-        settings = word(packet, "settings", dict)
-        if of not in (self.app.plan.algorithm_name, *BEGINNERS):
+        of, name = packet.get("of", str), packet.get("step", str)
+        settings = packet.get("settings", dict)
+        if of not in (self.app.plan.algorithm_name, *START_ALGORITHMS):
             raise BadPacket(f"this app has no algorithm {of!r}")
         kind = find("algorithm", of)
         if set(settings) != set(setting_names(kind)):
@@ -252,17 +256,6 @@ class Node:
         if not getattr(step, "__on_client__", False):
             raise BadPacket(f"{of} has no client step {name!r}")
         return step
-
-    def download(self, packet: Packet) -> dict[str, Any]:
-        """The keyword arguments of a step."""
-        found: dict[str, Any] = dict(word(packet, "plain", dict))
-        for name, value in packet.tensors.items():
-            owner, _, rest = name.partition(".")
-            if owner == "all":
-                found[rest] = value
-            elif owner == "each":
-                found[rest] = Each(value, packet.tensors.get(f"index.{rest}"), self.ids)
-        return found
 
 
 class NodeWorker:
@@ -277,33 +270,33 @@ class NodeWorker:
         """The reply to a Flower message; a mistake is its text."""
         from flwr.app import Message
 
-        reply = self.answer(context.run_config, unpacked(message.content))
-        return Message(packed(reply), reply_to=message)
+        reply = self.answer(context.run_config, decode_packet(message.content))
+        return Message(encode_packet(reply), reply_to=message)
 
     def answer(self, config: Mapping[str, Any], packet: Packet) -> Packet:
         """The reply to a packet of a run with such settings."""
         began = time.perf_counter()
         if self.node is None or config != self.config:
-            app = App.of(config)
+            app = App.from_config(config)
             if self.node is None or app.fingerprint != self.node.app.fingerprint:
                 self.node = Node(app, self.file)
             self.config = dict(config)
         startup = time.perf_counter() - began
         try:
             reply = self.node.answer(packet)
-            return Packet({**reply.words, "startup": startup}, reply.tensors)
+            return Packet({**reply.header, "startup": startup}, reply.tensors)
         except AssertionError as error:
             raise CoterieError(f"the step could not be carried out: {error}") from error
 
 
-def names_of(federation: Federation) -> list[str]:
+def client_names(federation: Federation) -> list[str]:
     """The names of the clients; where they have none, their numbers."""
     width = len(str(len(federation)))
     return list(federation.clients) or [f"{i:0{width}d}" for i in range(len(federation))]
 
 
-def counted(found: Tensor, cohort: Any, models: int, classes: int) -> Tensor:
-    """How many samples of each true cluster each found one holds, [m, models, classes]."""
+def count_clusters(found: Tensor, cohort: Any, models: int, classes: int) -> Tensor:
+    """How many samples of each true cluster each found cluster holds, [m, models, classes]."""
     tables = []
     for row, (_, y) in zip(found, cohort, strict=True):
         pairs = row[: len(y)] * classes + y

@@ -7,22 +7,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.flower.wire import BadPacket, Packet, tensor, word
+from coterie.flower.wire import BadPacket, Packet
 
 Spec = dict[str, tuple[tuple[int, ...], torch.dtype]]  # field -> shape after the client axis, type
 Answers = list[tuple[Tensor, Any]]  # the clients of a node, and what they sent
 
 
-def checked(
+def check_reply(
     label: str, spec: Spec, count: int, reply: Packet, *, finite: bool = True
 ) -> dict[str, Tensor]:
     """The tensors of a reply, if they are what the step `label` returns for so many clients."""
-    if word(reply, "fields", list) != list(spec) or set(reply.tensors) != set(spec):
+    if reply.get("fields", list) != list(spec) or set(reply.tensors) != set(spec):
         raise BadPacket(f"{label} returns {', '.join(spec)}, got {', '.join(reply.tensors)}")
-    if set(reply.words) != {"fields", "seconds", "startup"}:
-        raise BadPacket(f"it says more than {label} does: {', '.join(reply.words)}")
+    if set(reply.header) != {"fields", "seconds", "startup"}:
+        raise BadPacket(f"it says more than {label} does: {', '.join(reply.header)}")
     for name, (shape, kind) in spec.items():
-        value = tensor(reply, name)
+        value = reply.tensor(name)
         if tuple(value.shape) != (count, *shape) or value.dtype != kind:
             raise BadPacket(
                 f"{name} of {label} must be {[count, *shape]} of {kind}, "
@@ -30,43 +30,48 @@ def checked(
             )
         if finite and value.is_floating_point() and not bool(torch.isfinite(value).all()):
             raise BadPacket(f"{name} of {label} is not finite")
-        if kind == torch.int64 and bool((value < 0).any()):  # all are counts or places
+        if kind == torch.int64 and bool((value < 0).any()):  # all are counts or indices
             raise BadPacket(f"{name} of {label} is negative")
     return reply.tensors
 
 
-class Usual:
-    """How large the vectors are that clients usually send; far larger ones are outliers."""
+class OutlierFilter:
+    """Refuses vectors that are far larger than those that clients usually send.
+
+    limit  how many times the usual norm a vector may have; 0: any
+    """
 
     def __init__(self, limit: float) -> None:
-        self.limit = limit  # times the usual size; 0: whatever is sent is taken
-        self.size: dict[tuple[str, str], float] = {}  # (step, field) -> norm of a usual reply
+        self.limit = limit
+        self.usual_norm: dict[tuple[str, str], float] = {}  # of a field, by step and field
 
-    def only(self, label: str, field: str, answers: Answers) -> tuple[Answers, list[int]]:
+    def remove_outliers(
+        self, label: str, field: str, answers: Answers
+    ) -> tuple[Answers, list[int]]:
         """The answers to a step without the outliers in one field, and whose answers these are."""
-        values = [getattr(up, field) for _, up in answers]
+        values = [getattr(upload, field) for _, upload in answers]
         if not values or not values[0].is_floating_point() or values[0][0].numel() < 2:
             return answers, []
         norms = [value.flatten(1).double().norm(dim=1) for value in values]
-        middle = float(torch.cat(norms).median())
-        before = self.size.get((label, field))
-        usual = middle if before is None else max(before, middle)
+        median = float(torch.cat(norms).median())
+        before = self.usual_norm.get((label, field))
+        usual = median if before is None else max(before, median)
         if usual == 0:
             return answers, []
-        kept: Answers = []
+        accepted: Answers = []
         outliers: list[int] = []
-        for (own, up), norm in zip(answers, norms, strict=True):
+        for (ids, upload), norm in zip(answers, norms, strict=True):
             fine = norm <= self.limit * usual
-            outliers += own[~fine].tolist()
+            outliers += ids[~fine].tolist()
             if bool(fine.any()):
-                kept.append((own[fine], type(up)(*(value[fine] for value in up))))
+                accepted.append((ids[fine], type(upload)(*(value[fine] for value in upload))))
         if before is None or sum(map(len, norms)) > 2:
-            self.size[label, field] = usual
-        return kept, outliers
+            self.usual_norm[label, field] = usual
+        return accepted, outliers
 
 
-def seconds_of(reply: Packet | None) -> list[float]:
-    """How long a node computed, and how long it took to get ready to; as far as it can be true."""
-    words = {} if reply is None else reply.words
-    said = [words.get(name) for name in ("seconds", "startup")]
-    return [float(s) if isinstance(s, int | float) and 0 <= s < 1e6 else 0.0 for s in said]
+def reported_seconds(reply: Packet | None) -> list[float]:
+    """How long a node says that it computed, and started; 0 where that cannot be true."""
+    header = {} if reply is None else reply.header
+    reported = [header.get(name) for name in ("seconds", "startup")]
+    return [float(s) if isinstance(s, int | float) and 0 <= s < 1e6 else 0.0 for s in reported]

@@ -1,8 +1,9 @@
-"""The roster: which nodes are there, whose clients they hold, and messages to them.
+"""The roster: which nodes are online, which clients each of them holds, and messages to them.
 
-Nodes come and go. A client is known by its name, which its node tells when it enrols; the number of
-a client is fixed when the run begins. A node that dies, or hangs, or replies with an error or with
-anything that cannot be read or accepted, costs the round its clients and nothing else.
+Nodes come and go. A client is recognised by its name, which its node tells when it enrols; the
+number of a client is fixed when the run begins. A node that dies, or hangs, or replies with an
+error or with anything that cannot be read or accepted, costs the round its clients and nothing
+else.
 """
 
 from __future__ import annotations
@@ -17,24 +18,25 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import CoterieError, CoterieWarning, DataError
-from coterie.flower.enrolment import Known, enrolled
-from coterie.flower.replies import seconds_of
+from coterie.data.tables.columns import sort_key
+from coterie.flower.enrolment import NodeInfo, read_enrolment
+from coterie.flower.replies import Answers, reported_seconds
 from coterie.flower.settings import App
-from coterie.flower.wire import BadPacket, Packet, packed, unpacked
+from coterie.flower.wire import BadPacket, Packet, decode_packet, encode_packet
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
-POLL_SECONDS = 0.05  # between looks for replies
-ONLINE_SECONDS = 2.0  # between looks at who is there
-MOST_FAILURES = 3  # times in a row that all nodes may reply with an error
+POLL_SECONDS = 0.05  # between two looks for replies
+ONLINE_SECONDS = 2.0  # between two looks for nodes that are online
+MAX_FAILURES = 3  # times in a row that all nodes may reply with an error
 
 
-class Counts:
-    """What has happened in a round besides what was asked for."""
+class RoundCounts:
+    """What a round says of the network."""
 
     def __init__(self) -> None:
-        self.refused = 0  # clients whose reply was not what it had to be
+        self.refused = 0  # clients whose reply was not accepted
         self.silent = 0  # clients whose reply did not come
         self.seconds = {"network": 0.0, "startup": 0.0, "compute": 0.0}  # where the time went
 
@@ -45,28 +47,44 @@ class Roster:
     def __init__(self, grid: Grid, app: App) -> None:
         self.grid = grid
         self.app = app
-        self.known: dict[int, Known] = {}  # those that are online and belong here
-        self.refused: set[int] = set()  # those that do not belong here
+        self.nodes: dict[int, NodeInfo] = {}  # those that are online and have enrolled
+        self.refused: set[int] = set()  # those that may not take part
         self.names: list[str] = []  # of the clients, by number; empty until the run begins
-        self.home: dict[str, int] = {}  # name of a client -> node that holds it
-        self.looked = -math.inf  # when we last asked who is there
-        self.counts = Counts()
-        self.errors: list[str] = []  # that nodes replied with to the last message
+        self.node_of: dict[str, int] = {}  # name of a client -> node that holds it
+        self.refreshed_at = -math.inf  # when we last asked which nodes are online
+        self.counts = RoundCounts()
+        self.errors: list[str] = []  # with which nodes replied to the last message
 
-    def wait(self) -> None:
-        """Wait until there are as many as the run needs."""
+    def wait_for_nodes(self) -> None:
+        """Wait until as many nodes have enrolled as the run needs."""
         settings, deadline = self.app.network, time.monotonic() + self.app.network.patience
-        while len(self.known) < settings.nodes:
+        while len(self.nodes) < settings.nodes:
             if time.monotonic() > deadline:
                 raise CoterieError(
-                    f"{len(self.known)} of {settings.nodes} nodes came in {settings.patience:g} s"
+                    f"{len(self.nodes)} of {settings.nodes} nodes came in {settings.patience:g} s"
                 )
             time.sleep(POLL_SECONDS)
-            self.look()
+            self.refresh()
 
-    def check_alike(self) -> None:
-        """Refuse nodes whose samples cannot be of one federation."""
-        first, *others = self.known.values()
+    def any_node(self) -> NodeInfo:
+        """What one of the nodes said of itself."""
+        return next(iter(self.nodes.values()))
+
+    def client_sizes(self) -> dict[str, int]:
+        """The training samples of all clients, by name, in the order of the names."""
+        sizes: dict[str, int] = {}
+        for node in self.nodes.values():
+            sizes |= dict(zip(node.names, node.sizes.tolist(), strict=True))
+        names = tuple(sizes)
+        return {names[i]: sizes[names[i]] for i in sorted(range(len(names)), key=sort_key(names))}
+
+    def number_clients(self, names: list[str]) -> None:
+        """Let the run begin with these clients; later ones are left out.
+
+        Nodes whose samples cannot be of one federation are refused.
+        """
+        self.names = names
+        first, *others = self.nodes.values()
         for other in others:
             if (other.shape, other.types) != (first.shape, first.types):
                 raise DataError(
@@ -74,46 +92,47 @@ class Roster:
                     f"{other.shape} for client {other.names[0]}"
                 )
 
-    def look(self) -> None:
-        """See which nodes are there, and let new ones enrol."""
-        self.looked = time.monotonic()
+    def refresh(self) -> None:
+        """Ask which nodes are online, and let new ones enrol."""
+        self.refreshed_at = time.monotonic()
         online = set(self.grid.get_node_ids())
-        for node in set(self.known) - online:
-            del self.known[node]
-        self.home = {name: node for name, node in self.home.items() if node in self.known}
-        new = sorted(online - set(self.known) - self.refused)
+        for node in set(self.nodes) - online:
+            del self.nodes[node]
+        self.node_of = {name: node for name, node in self.node_of.items() if node in self.nodes}
+        new = sorted(online - set(self.nodes) - self.refused)
         if not new:
             return
         # Until the run has begun there is nothing to wait for; later, a round waits.
         patience = min(self.app.network.timeout, 60.0)
         for node, reply in self.send({n: Packet({"do": "enrol"}) for n in new}, patience).items():
             try:
-                known = enrolled(self.app, reply)
-                self.admit(node, known)
+                self.admit(node, read_enrolment(self.app, reply))
             except (BadPacket, DataError) as error:
                 self.refused.add(node)
-                warn(f"node {node} is left out: {error}")
+                emit_warning(f"node {node} is left out: {error}")
 
-    def admit(self, node: int, known: Known) -> None:
-        """Take in a node: all its clients are new before the run begins, and known after it."""
-        for name in known.names:
-            other = self.home.get(name)
+    def admit(self, node: int, info: NodeInfo) -> None:
+        """Add a node; after the run has begun, clients that are not of the run are left out."""
+        for name in info.names:
+            other = self.node_of.get(name)
             if other is not None and other != node:
                 raise DataError(f"client {name} is already at node {other}")
         if self.names:
-            strangers = sorted(set(known.names) - set(self.names))
+            strangers = sorted(set(info.names) - set(self.names))
             if strangers:
-                warn(f"clients that came after the run began are left out: {', '.join(strangers)}")
-        self.known[node] = known
-        self.home |= dict.fromkeys(known.names, node)
+                emit_warning(
+                    f"clients that came after the run began are left out: {', '.join(strangers)}"
+                )
+        self.nodes[node] = info
+        self.node_of |= dict.fromkeys(info.names, node)
 
-    def present(self, ids: Tensor) -> dict[int, Tensor]:
-        """The clients of `ids` that are there, by node."""
-        if time.monotonic() - self.looked > ONLINE_SECONDS:
-            self.look()
+    def online(self, ids: Tensor) -> dict[int, Tensor]:
+        """The clients of `ids` whose nodes are online, by node."""
+        if time.monotonic() - self.refreshed_at > ONLINE_SECONDS:
+            self.refresh()
         found: dict[int, list[int]] = {}
         for i in ids.tolist():
-            node = self.home.get(self.names[i])
+            node = self.node_of.get(self.names[i])
             if node is not None:
                 found.setdefault(node, []).append(i)
         return {node: torch.tensor(own) for node, own in found.items()}
@@ -124,7 +143,7 @@ class Roster:
 
         began = time.monotonic()
         messages = [
-            Message(packed(packet), node, "query", ttl=timeout + 60.0)
+            Message(encode_packet(packet), node, "query", ttl=timeout + 60.0)
             for node, packet in packets.items()
         ]
         nodes = dict(zip(self.grid.push_messages(messages), packets, strict=True))
@@ -137,21 +156,21 @@ class Roster:
                     continue
                 if reply.has_error():
                     self.errors.append(str(reply.error.reason))
-                    warn(f"node {node} replied with an error: {reply.error.reason}")
+                    emit_warning(f"node {node} replied with an error: {reply.error.reason}")
                     continue
                 try:
-                    found[node] = unpacked(reply.content)
+                    found[node] = decode_packet(reply.content)
                 except BadPacket as error:
-                    warn(f"the reply of node {node} is refused: {error}")
+                    emit_warning(f"the reply of node {node} is refused: {error}")
             if nodes:
                 time.sleep(POLL_SECONDS)
-                if time.monotonic() - self.looked > ONLINE_SECONDS and self.names:
-                    self.looked = time.monotonic()
+                if time.monotonic() - self.refreshed_at > ONLINE_SECONDS and self.names:
+                    self.refreshed_at = time.monotonic()
                     online = set(self.grid.get_node_ids())
                     nodes = {message: node for message, node in nodes.items() if node in online}
         self.counts.seconds["network"] += time.monotonic() - began
-        slowest = max(found.values(), key=lambda reply: sum(seconds_of(reply)), default=None)
-        for name, value in zip(("compute", "startup"), seconds_of(slowest), strict=True):
+        slowest = max(found.values(), key=lambda reply: sum(reported_seconds(reply)), default=None)
+        for name, value in zip(("compute", "startup"), reported_seconds(slowest), strict=True):
             self.counts.seconds[name] += value
             self.counts.seconds["network"] -= value
         return found
@@ -160,45 +179,49 @@ class Roster:
         self,
         ids: Tensor,
         packet: Callable[[Tensor], Packet],
-        accept: Callable[[int, Tensor, Packet], Any],
-    ) -> list[tuple[Tensor, Any]]:
-        """Ask the clients `ids`; what `accept` made of the replies, by clients.
+        accept: Callable[[Tensor, Packet], Any],
+    ) -> Answers:
+        """Ask the clients `ids`; what `accept` made of the replies of their nodes.
+
+        packet  makes the message to the node of some clients
+        accept  reads the reply of the node of some clients, or raises BadPacket
 
         Below the quorum, those that are missing are asked again until there is one.
         """
         settings = self.app.network
         deadline = time.monotonic() + settings.patience
-        left, answers, failures = ids, [], 0
+        left, failures = ids, 0
+        answers: Answers = []
         while True:
-            present = self.present(left)
-            packets = {node: packet(own) for node, own in present.items()}
+            online = self.online(left)
+            packets = {node: packet(own) for node, own in online.items()}
             for node, reply in self.send(packets, settings.timeout).items():
                 try:
-                    answers.append((present[node], accept(node, present[node], reply)))
+                    answers.append((online[node], accept(online[node], reply)))
                 except BadPacket as error:
-                    self.counts.refused += len(present[node])
-                    who = ", ".join(self.names[i] for i in present[node][:5].tolist())
-                    warn(f"the reply of node {node} (clients {who}) is refused: {error}")
-            heard = torch.cat([torch.arange(0), *(own for own, _ in answers)])
-            left = ids[~torch.isin(ids, heard)]
-            if len(heard) >= settings.quorum * len(ids):
+                    self.counts.refused += len(online[node])
+                    who = ", ".join(self.names[i] for i in online[node][:5].tolist())
+                    emit_warning(f"the reply of node {node} (clients {who}) is refused: {error}")
+            replied = torch.cat([torch.arange(0), *(own for own, _ in answers)])
+            left = ids[~torch.isin(ids, replied)]
+            if len(replied) >= settings.quorum * len(ids):
                 self.counts.silent += len(left)
                 return answers
-            # What fails everywhere, and again, will not be better the next time.
+            # What fails on all nodes again and again will fail the next time too.
             failures = failures + 1 if packets and len(self.errors) == len(packets) else 0
-            if failures == MOST_FAILURES:
+            if failures == MAX_FAILURES:
                 raise CoterieError(f"all nodes reply with an error: {self.errors[0]}")
             if time.monotonic() > deadline:
                 raise CoterieError(
-                    f"{len(heard)} of {len(ids)} clients replied, fewer than the quorum of "
+                    f"{len(replied)} of {len(ids)} clients replied, fewer than the quorum of "
                     f"{settings.quorum:g}, in {settings.patience:g} s"
                 )
             time.sleep(ONLINE_SECONDS)
-            self.look()
+            self.refresh()
 
     def notes(self) -> dict[str, Any]:
         """What happened since this was last asked, for the record of a round."""
-        counts, self.counts = self.counts, Counts()
+        counts, self.counts = self.counts, RoundCounts()
         return {
             "refused": counts.refused,
             "silent": counts.silent,
@@ -206,5 +229,5 @@ class Roster:
         }
 
 
-def warn(text: str) -> None:
+def emit_warning(text: str) -> None:
     warnings.warn(text, CoterieWarning, stacklevel=3)

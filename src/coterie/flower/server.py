@@ -14,7 +14,7 @@ from coterie.deploy.flwr_internals import shorten_fetch_waits
 from coterie.evaluation.evaluator import Evaluator
 from coterie.experiment.run import Run
 from coterie.files import to_json, write_text
-from coterie.flower.clients import Network
+from coterie.flower.clients import Network, join_network
 from coterie.flower.evaluation import NetworkScorer
 from coterie.flower.settings import App
 from coterie.version import __version__
@@ -27,7 +27,7 @@ NETWORK = "network.json"  # in the run folder: the name of the run, and its clie
 
 def run_server(grid: Grid, config: Mapping[str, Any], attempt: str) -> Run:
     """Do the run that the settings of an app describe; `attempt` is Flower's name of it."""
-    app = App.of(config)
+    app = App.from_config(config)
     shorten_fetch_waits(app.network.timeout)
     out = Path(app.network.out)
     resume = app.network.resume
@@ -35,15 +35,15 @@ def run_server(grid: Grid, config: Mapping[str, Any], attempt: str) -> Run:
         refuse_old_folder(out)
     before = known_clients(out) if resume else None
     run_name = before["run"] if before else secrets.token_hex(8)
-    network = Network(grid, app, run=run_name, attempt=attempt)
-    network.begin(*((before["clients"], before["sizes"]) if before else ()))
+    clients = dict(zip(before["clients"], before["sizes"], strict=True)) if before else None
+    network = join_network(grid, app, run=run_name, attempt=attempt, clients=clients)
     run = network_run(app, network)
     run.use(out, resume=resume and (out / "config.json").exists())
     if not before:
-        sizes = network.samples.sizes.tolist()
+        sizes = network.sizes.tolist()
         facts = {"run": run_name, "clients": network.names, "sizes": sizes}
         write_text(out / NETWORK, to_json(facts) + "\n")
-    network.done = network.saved = run.rounds
+    network.rounds_done = network.rounds_saved = run.rounds
     run.complete()
     return run
 

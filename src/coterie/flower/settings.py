@@ -1,4 +1,4 @@
-"""The settings of an app: what `[tool.flwr.app.config]` holds, and what it means.
+"""The settings of an app, which are in `[tool.flwr.app.config]` of its pyproject.toml.
 
 Every node gets them from the server at the beginning of a run. They are those of `coterie run`,
 `algorithm` and `federation` by name, and the settings of the network below. For tables there is a
@@ -60,8 +60,8 @@ class App:
     schema: Schema | None = None
 
     @classmethod
-    def of(cls, config: Mapping[str, Any]) -> App:
-        """The app with such settings, as Flower hands them to server and nodes."""
+    def from_config(cls, config: Mapping[str, Any]) -> App:
+        """The app with these settings, as Flower gives them to server and nodes."""
         rest = dict(config)
         try:
             names = {name: str(rest.pop(name)) for name in ("algorithm", "federation")}
@@ -85,15 +85,15 @@ class App:
             raise SettingError(
                 f"`device` must be cpu for a run over a network, got {plan.settings.device}"
             )
-        words = [f"{name}={value}" for name, value in network.items()]
+        arguments = [f"{name}={value}" for name, value in network.items()]
         return cls(
             plan,
-            make_settings(NetworkSettings, parse_settings(words, [NetworkSettings])),
+            make_settings(NetworkSettings, parse_settings(arguments, [NetworkSettings])),
             Schema.of(json.loads(str(schema))) if schema else None,
         )
 
     def config(self) -> dict[str, Any]:
-        """The settings, so that `App.of` makes the same app of them."""
+        """The settings, so that `App.from_config` makes the same app of them."""
         found = {
             "algorithm": self.plan.algorithm_name,
             "federation": self.plan.federation_name,
@@ -104,7 +104,7 @@ class App:
 
     @cached_property
     def fingerprint(self) -> str:
-        """What server and nodes must agree on."""
+        """A hash of what server and nodes must agree on."""
         own = set(setting_names(NetworkSettings))
         what = {name: value for name, value in self.config().items() if name not in own}
         return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]

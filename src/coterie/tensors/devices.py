@@ -15,7 +15,7 @@ import torch
 
 CPU = torch.device("cpu")
 # What may be worked on at a time elsewhere, in place of what suits a CPU's cache. A round number
-# for cards of 8 GB and more; it was not measured.
+# for cards of 8 GB and more.
 ACCELERATOR_BYTES = 256 * 2**20
 
 

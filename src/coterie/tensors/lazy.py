@@ -84,7 +84,7 @@ def dense(value: Any) -> Any:
     return value.dense() if isinstance(value, Lazy) else value
 
 
-def add_up(sums: Tensor, member: Tensor, value: Tensor) -> None:
+def add_cluster_sums(sums: Tensor, member: Tensor, value: Tensor) -> None:
     """Add weighted sums per cluster, `member` [k, m] times values [m, ...], to `sums` [k, ...].
 
     In double precision, a block of columns at a time: its doubles stay in the cache. Models that
@@ -132,7 +132,7 @@ class SelectedRows:
     def add_to(self, sums: Tensor, member: Tensor) -> None:
         weights = member.new_zeros(len(member), len(self.models)).index_add_(1, self.index, member)
         if not sums.is_cpu:  # where to look at single numbers costs more than to multiply by zero
-            add_up(sums, weights, self.models)
+            add_cluster_sums(sums, weights, self.models)
             return
         for cluster, model in torch.nonzero(weights).tolist():
             sums[cluster].add_(self.models[model], alpha=float(weights[cluster, model]))
@@ -154,7 +154,7 @@ def as_selected_rows(models: Tensor) -> SelectedRows | None:
     return None
 
 
-def rows_of(models: Tensor, here: slice) -> Tensor:
+def slice_rows(models: Tensor, here: slice) -> Tensor:
     """The models of some clients; of those that are picked out of others no more are formed."""
     pick = as_selected_rows(models)
     return dense(models)[here] if pick is None else pick.models[pick.index[here]]

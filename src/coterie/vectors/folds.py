@@ -6,6 +6,7 @@ split into chunks do not show in single-precision models.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -13,10 +14,10 @@ import torch
 from torch import Tensor
 
 from coterie.tensors.devices import CPU
-from coterie.tensors.lazy import add_up
+from coterie.tensors.lazy import add_cluster_sums
 
 
-class Total(NamedTuple):
+class PartialSums(NamedTuple):
     """What `ByCluster` carries along."""
 
     ids: list[Tensor]
@@ -27,11 +28,11 @@ class Total(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Grouped:
+class ClusterSums:
     """What `ByCluster` gives: who was where, and means or sums of every field."""
 
     cluster: Tensor  # [a] cluster of each client that answered, in order of id
-    total: Total
+    total: PartialSums
 
     @property
     def weight(self) -> float:
@@ -80,15 +81,15 @@ class ByCluster:
     [2.0, -1.0, 7.0]
     """
 
-    anywhere: ClassVar[bool] = True  # uploads are added up on whatever device they are
+    on_any_device: ClassVar[bool] = True  # uploads are added on the device they are on
 
     k: int
     by_size: bool = False
 
-    def start(self) -> Total:
-        return Total([], [], torch.zeros(self.k, dtype=torch.float64), {}, {})
+    def start(self) -> PartialSums:
+        return PartialSums([], [], torch.zeros(self.k, dtype=torch.float64), {}, {})
 
-    def add(self, total: Total, ids: Tensor, upload: Any) -> Total:
+    def add(self, total: PartialSums, ids: Tensor, upload: Any) -> PartialSums:
         weight = upload.size if self.by_size else torch.ones_like(upload.size)
         # [k, a]: row j holds the weights of the clients in cluster j, so a sum is one product.
         member = weight.new_zeros(self.k, len(ids), dtype=torch.float64)
@@ -98,13 +99,13 @@ class ByCluster:
             if name not in total.sums:
                 total.sums[name] = member.new_zeros(self.k, *value.shape[1:])
                 total.dtypes[name] = value.dtype
-            add_up(total.sums[name], member, value)
+            add_cluster_sums(total.sums[name], member, value)
         total.ids.append(ids)
         total.cluster.append(upload.cluster)
         return total._replace(weight=total.weight.to(member.device) + member.sum(1))
 
-    def merge(self, one: Total, other: Total) -> Total:
-        return Total(
+    def merge(self, one: PartialSums, other: PartialSums) -> PartialSums:
+        return PartialSums(
             one.ids + other.ids,
             one.cluster + other.cluster,
             one.weight + other.weight,
@@ -113,11 +114,48 @@ class ByCluster:
             other.dtypes or one.dtypes,
         )
 
-    def finish(self, total: Total) -> Grouped:
+    def finish(self, total: PartialSums) -> ClusterSums:
         nobody = torch.zeros(0, dtype=torch.long)
         order = torch.cat([nobody, *total.ids]).argsort()
         cluster = torch.cat([nobody, *(chunk.to(CPU) for chunk in total.cluster)])[order]
         if not total.weight.is_cpu:
             sums = {name: value.to(CPU) for name, value in total.sums.items()}
             total = total._replace(weight=total.weight.to(CPU), sums=sums)
-        return Grouped(cluster, total)
+        return ClusterSums(cluster, total)
+
+
+class Member(NamedTuple):
+    """An upload with the cluster that the server puts it in."""
+
+    cluster: Tensor  # [m]
+    model: Tensor  # [m, d]
+    size: Tensor  # [m]
+
+
+@dataclass(frozen=True)
+class ByAssignment:
+    """`ByCluster` where the server says who is in which cluster, by `assign(ids, model) -> [m]`.
+
+    Uploads have a `model` and a `size`. Nothing but the sums is held.
+    """
+
+    k: int
+    assign: Callable[[Tensor, Tensor], Tensor]
+    by_size: bool = False
+
+    @property
+    def inner(self) -> ByCluster:
+        return ByCluster(self.k, self.by_size)
+
+    def start(self) -> PartialSums:
+        return self.inner.start()
+
+    def add(self, total: PartialSums, ids: Tensor, upload: Any) -> PartialSums:
+        cluster = self.assign(ids, upload.model)
+        return self.inner.add(total, ids, Member(cluster, upload.model, upload.size))
+
+    def merge(self, one: PartialSums, other: PartialSums) -> PartialSums:
+        return self.inner.merge(one, other)
+
+    def finish(self, total: PartialSums) -> ClusterSums:
+        return self.inner.finish(total)

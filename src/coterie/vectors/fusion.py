@@ -27,11 +27,11 @@ BLOCK_BYTES = 2 * 2**20
 Shrink = Callable[[Tensor], Tensor]  # |delta| -> s
 
 
-def scad(norm: Tensor, *, lam: float, a: float, rho: float, xi: float) -> Tensor:
+def scad_scale(norm: Tensor, *, lam: float, a: float, rho: float, xi: float) -> Tensor:
     """s for the SCAD penalty, made quadratic below xi: theta = s delta minimises
     P(|theta|) + rho/2 |theta - delta|^2; `norm` is |delta|, and a > 1 + 1/rho.
 
-    >>> scad(torch.tensor([0.0, 1.5, 9.0]), lam=1.0, a=3.7, rho=1.0, xi=1e-3).tolist()[2]
+    >>> scad_scale(torch.tensor([0.0, 1.5, 9.0]), lam=1.0, a=3.7, rho=1.0, xi=1e-3).tolist()[2]
     1.0
     """
     at_least_tiny = norm.clamp_min(torch.finfo(norm.dtype).tiny)
@@ -43,10 +43,10 @@ def scad(norm: Tensor, *, lam: float, a: float, rho: float, xi: float) -> Tensor
     return torch.where(norm <= xi + lam / rho, quadratic, s)
 
 
-def l1(norm: Tensor, *, lam: float, rho: float) -> Tensor:
+def l1_scale(norm: Tensor, *, lam: float, rho: float) -> Tensor:
     """s for the penalty lam |theta|: a soft threshold of the whole vector at lam / rho.
 
-    >>> l1(torch.tensor([1.0, 4.0]), lam=2.0, rho=1.0).tolist()
+    >>> l1_scale(torch.tensor([1.0, 4.0]), lam=2.0, rho=1.0).tolist()
     [0.0, 0.5]
     """
     return (1 - lam / (rho * norm.clamp_min(torch.finfo(norm.dtype).tiny))).clamp_min(0)
@@ -76,7 +76,7 @@ def active_pairs(m: int, ids: Tensor, *, both: bool) -> Tensor:
     return chosen[:, None] & chosen if both else chosen[:, None] | chosen
 
 
-def update(
+def update_pairs(
     pairs: Pairs, omega: Tensor, active: Tensor, shrink: Shrink, *, forget: bool
 ) -> tuple[Pairs, Tensor]:
     """Update the pairs that `active` [m, m] names, for devices at omega [m, p].
@@ -125,11 +125,13 @@ def update(
         sums += far.sum(1, keepdim=True) * omega - far @ omega
     zeta = omega.mean(0) + sums / m
     if forget and not bool(stays.all()):
-        return Pairs(index[stays], compacted(deltas, stays, block), norm[stays], scale[stays]), zeta
+        return Pairs(
+            index[stays], compact_rows(deltas, stays, block), norm[stays], scale[stays]
+        ), zeta
     return Pairs(index, deltas, norm, scale), zeta
 
 
-def compacted(rows: Tensor, stays: Tensor, block: int) -> Tensor:
+def compact_rows(rows: Tensor, stays: Tensor, block: int) -> Tensor:
     """The rows [q, p] that stay [q], moved to the front block by block, without a second copy."""
     places = torch.nonzero(stays).flatten()
     for begin in range(0, len(places), block):
@@ -138,7 +140,7 @@ def compacted(rows: Tensor, stays: Tensor, block: int) -> Tensor:
     return rows[: len(places)]
 
 
-def components(pairs: Pairs, omega: Tensor, nu: float) -> Tensor:
+def connected_clusters(pairs: Pairs, omega: Tensor, nu: float) -> Tensor:
     """The cluster of each device [m]: devices with |theta_ij| <= nu are in one, and so on along
     chains. Clusters are numbered in the order of their first devices."""
     m = len(omega)

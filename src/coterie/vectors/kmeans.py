@@ -1,25 +1,23 @@
-"""k-means on the rows of a matrix, plain or with trimmed means, and the nearest centre as a fold.
+"""k-means on the rows of a matrix, plain or with trimmed means.
 
-Written here and not taken from scikit-learn for three reasons: a run repeated must give the same
-bits, the outcome must not depend on the order of the clients, and trimmed means are needed too.
-Everything is worked out in double precision.
+Written here although scikit-learn has k-means: trimmed means need a loop of their own, of which
+the plain one is a special case; starts are drawn from the run's seeds, in an order of the points
+that does not depend on how clients are numbered; a centre that nobody is near stays where it is.
+From the same starts both give the same clusters. Everything is computed in double precision.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from coterie.core import seeds
-from coterie.vectors.folds import ByCluster, Grouped, Total
 from coterie.vectors.gram import gram
 
-ITERATIONS = 100  # of Lloyd's algorithm, if it does not rest before
-BLOCK = 2**22  # numbers that are turned into doubles at a time
+ITERATIONS = 100  # of Lloyd's algorithm, if it does not end before
+BLOCK = 2**22  # numbers that are converted to doubles at a time
 
 
 class Clustering(NamedTuple):
@@ -41,17 +39,19 @@ def kmeans(points: Tensor, k: int, seed: int, *, tries: int = 20, trim: float = 
     ([0.5, 9.0], 0.167)
     """
     assert len(points) >= k, "k-means needs a point for each cluster"
-    order = order_of_their_own(points, seed)
+    order = canonical_order(points, seed)
     # Trimming looks at coordinates; plain k-means only at distances, which few coordinates keep.
-    space = (points if trim else compressed(points))[order]
+    space = (points if trim else compress(points))[order]
     found = [
-        lloyd(space, plus_plus(space, k, seeds.generator(seed, "k-means", attempt)), trim=trim)
+        lloyd(
+            space, draw_far_points(space, k, seeds.generator(seed, "k-means", attempt)), trim=trim
+        )
         for attempt in range(tries)
     ]
     best = min(found, key=lambda clustering: clustering.spread)
     cluster = torch.empty_like(best.cluster)
     cluster[order] = best.cluster
-    centres = means(points, cluster, points.new_zeros(k, points.shape[1]), trim)
+    centres = centroids(points, cluster, points.new_zeros(k, points.shape[1]), trim)
     return Clustering(centres, cluster, best.spread)
 
 
@@ -67,16 +67,16 @@ def lloyd(
     """
     cluster = torch.full((len(points),), -1, device=points.device)
     for _ in range(iterations):
-        now = nearest(points, centres)
+        now = nearest_centre(points, centres)
         if torch.equal(now, cluster):
             break
         cluster = now
-        centres = means(points, cluster, centres, trim)
+        centres = centroids(points, cluster, centres, trim)
     apart = points.double() - centres.double()[cluster]
     return Clustering(centres, cluster, float(apart.square().sum(1).mean()))
 
 
-def plus_plus(points: Tensor, k: int, generator: torch.Generator) -> Tensor:
+def draw_far_points(points: Tensor, k: int, generator: torch.Generator) -> Tensor:
     """k of the points, far from each other: k-means++.
 
     The first is drawn at random, each next one with a probability in proportion to its squared
@@ -93,7 +93,7 @@ def plus_plus(points: Tensor, k: int, generator: torch.Generator) -> Tensor:
     return points[chosen]
 
 
-def nearest(points: Tensor, centres: Tensor) -> Tensor:
+def nearest_centre(points: Tensor, centres: Tensor) -> Tensor:
     """The nearest centre [k, p] of each point [n, p] in Euclidean distance, [n]."""
     return squared_distances(points, centres).nan_to_num(nan=torch.inf).argmin(1)
 
@@ -111,7 +111,7 @@ def squared_distances(points: Tensor, centres: Tensor) -> Tensor:
     return torch.cat(blocks).square() if blocks else far.new_zeros(0, len(centres))
 
 
-def means(points: Tensor, cluster: Tensor, empty: Tensor, trim: float = 0.0) -> Tensor:
+def centroids(points: Tensor, cluster: Tensor, empty: Tensor, trim: float = 0.0) -> Tensor:
     """The mean of the points of each cluster [k, p]; an empty one takes its row of `empty`."""
     columns = max(1, BLOCK // max(1, len(points)))
     filled = torch.bincount(cluster, minlength=len(empty)) > 0
@@ -134,7 +134,7 @@ def trimmed_mean(points: Tensor, trim: float) -> Tensor:
     return points.mean(0, dtype=torch.float64)
 
 
-def compressed(points: Tensor) -> Tensor:
+def compress(points: Tensor) -> Tensor:
     """Points [n, p] in at most n coordinates with the same distances, in double precision.
 
     n points span n - 1 dimensions. Twenty clusterings of models with millions of parameters so cost
@@ -150,7 +150,7 @@ def compressed(points: Tensor) -> Tensor:
     return vectors * values.clamp_min(0).sqrt()
 
 
-def order_of_their_own(points: Tensor, seed: int) -> Tensor:
+def canonical_order(points: Tensor, seed: int) -> Tensor:
     """An order of points [n, p] that does not depend on how they are numbered, [n].
 
     They are lined up along a random direction.
@@ -158,40 +158,3 @@ def order_of_their_own(points: Tensor, seed: int) -> Tensor:
     generator = seeds.generator(seed, "direction")
     direction = torch.randn(points.shape[1], generator=generator, device="cpu")
     return (points @ direction.to(points)).argsort(stable=True)
-
-
-class Member(NamedTuple):
-    """An upload with the cluster that the server puts it in."""
-
-    cluster: Tensor  # [m]
-    model: Tensor  # [m, d]
-    size: Tensor  # [m]
-
-
-@dataclass(frozen=True)
-class Assigned:
-    """`ByCluster` where the server says who is in which cluster, by `assign(ids, model) -> [m]`.
-
-    Uploads have a `model` and a `size`. Nothing but the sums is held.
-    """
-
-    k: int
-    assign: Callable[[Tensor, Tensor], Tensor]
-    by_size: bool = False
-
-    @property
-    def inner(self) -> ByCluster:
-        return ByCluster(self.k, self.by_size)
-
-    def start(self) -> Total:
-        return self.inner.start()
-
-    def add(self, total: Total, ids: Tensor, upload: Any) -> Total:
-        cluster = self.assign(ids, upload.model)
-        return self.inner.add(total, ids, Member(cluster, upload.model, upload.size))
-
-    def merge(self, one: Total, other: Total) -> Total:
-        return self.inner.merge(one, other)
-
-    def finish(self, total: Total) -> Grouped:
-        return self.inner.finish(total)

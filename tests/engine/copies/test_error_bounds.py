@@ -10,15 +10,19 @@ import coterie
 from coterie import Regression
 from coterie.core.cohort import Rows
 from coterie.data.federation import Samples
-from coterie.engine.copies.error_bounds import Leads, largest_eigenvalue, stretch
+from coterie.engine.copies.error_bounds import (
+    ErrorBounds,
+    bound_largest_eigenvalue,
+    lipschitz_constants,
+)
 from coterie.engine.copies.shared_work import SharedWork
-from coterie.engine.kernels.batched import Batched
-from coterie.engine.kernels.reference import PerClient
+from coterie.engine.kernels.batched import BatchedKernel
+from coterie.engine.kernels.reference import PerClientKernel
 from coterie.experiment.grid import Grid
 from coterie.experiment.settings import RunSettings
 
 
-class Counting(Batched):
+class Counting(BatchedKernel):
     """Counts the models that are compared."""
 
     compared = 0
@@ -53,7 +57,7 @@ def problem(sizes, features, bias, seed):
 def test_choices_are_those_of_models_that_are_compared_anew(sizes, features, bias, k, seed):
     """While models walk in smaller and smaller steps, for clients of whom some are away."""
     task, rows, generator = problem(sizes, features, bias, seed)
-    shared_work, alone = SharedWork(Counting(task), len(sizes)), PerClient(task)
+    shared_work, alone = SharedWork(Counting(task), len(sizes)), PerClientKernel(task)
     models = torch.randn(2, k, task.layout.size, generator=generator).double()
     for step in range(12):
         there = torch.rand(len(sizes), generator=generator) < 0.8
@@ -98,17 +102,17 @@ def test_it_does_not_pay_for_many_samples_and_few_models():
     models = torch.zeros(2, 2, 50)
     for n, features, expected in ((32, 50, True), (33, 50, False), (90, 32, True)):
         rows = Rows(torch.zeros(1, n, features), torch.zeros(1, n), torch.tensor([n]))
-        assert Leads.pay(models, rows) is expected
+        assert ErrorBounds.are_cheap(models, rows) is expected
 
 
 @pytest.mark.parametrize("bias", [False, True])
-def test_an_error_moves_no_further_than_the_model_times_the_stretch(bias):
+def test_an_error_moves_no_further_than_the_model_times_the_lipschitz_constant(bias):
     task, rows, generator = problem([5, 3, 1, 8], 4, bias, 3)
     models = torch.randn(50, task.layout.size, generator=generator).double()
-    errors = PerClient(task).losses(models, rows).sqrt()  # [4, 50]
+    errors = PerClientKernel(task).losses(models, rows).sqrt()  # [4, 50]
     moves = (models[:, None] - models).norm(dim=2)
     changes = (errors[:, :, None] - errors[:, None]).abs()
-    bound = stretch(rows, bias)
+    bound = lipschitz_constants(rows, bias)
     assert (changes <= bound[:, None, None] * moves + 1e-12).all()
     exact = [
         torch.linalg.matrix_norm(
@@ -123,10 +127,10 @@ def test_an_error_moves_no_further_than_the_model_times_the_stretch(bias):
 
 def test_the_bound_of_an_eigenvalue():
     equal = torch.eye(100)[None] * 7
-    assert 7 <= float(largest_eigenvalue(equal)) < 7 * 1.16
-    assert float(largest_eigenvalue(torch.zeros(1, 3, 3))) < 1e-30
+    assert 7 <= float(bound_largest_eigenvalue(equal)) < 7 * 1.16
+    assert float(bound_largest_eigenvalue(torch.zeros(1, 3, 3))) < 1e-30
     large = torch.full((1, 2, 2), 1e15)
-    assert 2e15 <= float(largest_eigenvalue(large)) < 2.01e15
+    assert 2e15 <= float(bound_largest_eigenvalue(large)) < 2.01e15
 
 
 class Absolute(Regression):
@@ -134,20 +138,22 @@ class Absolute(Regression):
         return (output.squeeze(-1) - y).abs()
 
 
-def test_only_squared_errors_of_linear_models_have_leads():
+def test_only_squared_errors_of_linear_models_have_bounds():
     line = nn.Linear(2, 1)
-    assert SharedWork(Batched(Regression(line)), 3).leads is not None
-    assert SharedWork(Batched(Absolute(line)), 3).leads is None
-    assert SharedWork(Batched(Regression(nn.Sequential(line, nn.Tanh()))), 3).leads is None
-    assert SharedWork(Batched(coterie.Classification(nn.Linear(2, 2))), 3).leads is None
+    assert SharedWork(BatchedKernel(Regression(line)), 3).bounds is not None
+    assert SharedWork(BatchedKernel(Absolute(line)), 3).bounds is None
+    assert SharedWork(BatchedKernel(Regression(nn.Sequential(line, nn.Tanh()))), 3).bounds is None
+    assert SharedWork(BatchedKernel(coterie.Classification(nn.Linear(2, 2))), 3).bounds is None
 
 
 @pytest.mark.filterwarnings("ignore:one of 2 clusters")
 def test_a_grid_compares_few_models_once_clusters_rest(monkeypatch):
     compared = []
-    plain = Batched.losses
+    plain = BatchedKernel.losses
     monkeypatch.setattr(
-        Batched, "losses", lambda self, m, rows: compared.append(len(m)) or plain(self, m, rows)
+        BatchedKernel,
+        "losses",
+        lambda self, m, rows: compared.append(len(m)) or plain(self, m, rows),
     )
     data = coterie.load("linear-mixture", groups=2, clients=12, samples=15, features=8, seed=1)
     algorithm = coterie.IFCA(k=2, average="gradients", start="random", lr=0.2)
@@ -164,7 +170,7 @@ def test_a_grid_compares_few_models_once_clusters_rest(monkeypatch):
 
 def test_gradients_that_somebody_has_are_not_written_over():
     task, rows, generator = problem([4, 4, 4], 3, False, 5)
-    shared_work = SharedWork(Batched(task), 3)
+    shared_work = SharedWork(BatchedKernel(task), 3)
     models = torch.randn(3, 2, 3, 3, generator=generator).double()
     kept = shared_work.gradients(list(models[0]), rows)[0]
     place = kept.formula.rows.data_ptr()
@@ -172,7 +178,7 @@ def test_gradients_that_somebody_has_are_not_written_over():
     assert second[0].formula.rows.data_ptr() != place
     third = shared_work.gradients(list(models[2]), rows)
     for found, own in ((kept, models[0, 0]), (second[1], models[1, 1]), (third[1], models[2, 1])):
-        torch.testing.assert_close(found + 0, PerClient(task).gradient(own, rows, [0] * 9))
+        torch.testing.assert_close(found + 0, PerClientKernel(task).gradient(own, rows, [0] * 9))
     del kept, found
     again = shared_work.gradients(list(models[0]), rows)
     assert again[0].formula.rows.data_ptr() == place

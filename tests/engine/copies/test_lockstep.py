@@ -14,8 +14,8 @@ from coterie.data.federation import Samples
 from coterie.engine.copies import lockstep
 from coterie.engine.copies.lockstep import LockstepClients, LockstepKernel, LockstepThreads
 from coterie.engine.copies.shared_work import SharedWork
-from coterie.engine.kernels.batched import Batched
-from coterie.engine.kernels.reference import PerClient
+from coterie.engine.kernels.batched import BatchedKernel
+from coterie.engine.kernels.reference import PerClientKernel
 from coterie.tensors.lazy import select_rows
 
 NETWORKS = {
@@ -56,13 +56,13 @@ def test_joined_work_is_that_of_one_client_after_another(name, sizes, features, 
     task, rows = problem(name, sizes, features, seed)
     generator = torch.Generator().manual_seed(seed + 1)
     models = torch.randn(len(sizes), copies, task.layout.size, generator=generator).double()
-    alone = PerClient(task)
-    gradients = SharedWork(Batched(task)).gradients(list(models.unbind(1)), rows)
+    alone = PerClientKernel(task)
+    gradients = SharedWork(BatchedKernel(task)).gradients(list(models.unbind(1)), rows)
     for j in range(copies):
         torch.testing.assert_close(gradients[j], alone.gradient(models[:, j], rows, [0] * 9))
     shared = [torch.randn(3, task.layout.size, generator=generator).double() for _ in range(copies)]
-    chosen = list(SharedWork(Batched(task)).choices(shared, rows))
-    of_chosen = SharedWork(Batched(task)).gradients([model for _, model in chosen], rows)
+    chosen = list(SharedWork(BatchedKernel(task)).choices(shared, rows))
+    of_chosen = SharedWork(BatchedKernel(task)).gradients([model for _, model in chosen], rows)
     for j in range(copies):
         index, model = alone.choose(shared[j], rows)
         assert chosen[j][0].equal(index)
@@ -83,7 +83,7 @@ def test_joined_scores_are_those_of_one_client_after_another(name, sizes, copies
     task, rows = problem(name, sizes, 5, seed)
     generator = torch.Generator().manual_seed(seed)
     shared = [torch.randn(3, task.layout.size, generator=generator).double() for _ in range(copies)]
-    shared_work, alone = SharedWork(Batched(task), len(sizes)), PerClient(task)
+    shared_work, alone = SharedWork(BatchedKernel(task), len(sizes)), PerClientKernel(task)
     best = [index for index, _ in shared_work.choices(shared, rows, torch.arange(len(sizes)))]
     if not chosen:
         best = [torch.randint(3, (len(sizes),), generator=generator) for _ in range(copies)]
@@ -98,14 +98,14 @@ def test_joined_scores_are_those_of_one_client_after_another(name, sizes, copies
 def test_a_choice_is_made_once_for_the_same_models_and_samples(monkeypatch):
     task, rows = problem("classes", [3, 2], 4)
     shared = [torch.randn(3, task.layout.size).double() for _ in range(2)]
-    shared_work, compare, times = SharedWork(Batched(task)), SharedWork._compared, []
-    monkeypatch.setattr(SharedWork, "_compared", lambda *a: times.append(1) or compare(*a))
+    shared_work, compare, times = SharedWork(BatchedKernel(task)), SharedWork._compare, []
+    monkeypatch.setattr(SharedWork, "_compare", lambda *a: times.append(1) or compare(*a))
 
     def chosen(models, rows):
         return [index.tolist() for index, _ in shared_work.choices(models, rows)]
 
     def alone(models, rows):
-        return [PerClient(task).choose(each, rows)[0].tolist() for each in models]
+        return [PerClientKernel(task).choose(each, rows)[0].tolist() for each in models]
 
     assert chosen(shared, rows) == chosen([each.clone() for each in shared], rows)
     assert len(times) == 1
@@ -119,7 +119,7 @@ def test_a_choice_is_made_once_for_the_same_models_and_samples(monkeypatch):
 def test_models_that_were_chosen_are_not_formed_for_their_gradients():
     task, rows = problem("line", [3, 2], 4)
     shared = torch.randn(3, 2, task.layout.size).double()
-    kernel, threads = LockstepKernel(Batched(task)), LockstepThreads(Batched(task))
+    kernel, threads = LockstepKernel(BatchedKernel(task)), LockstepThreads(BatchedKernel(task))
 
     def chosen_and_gradient(j):
         _, model = kernel.choose(shared[j], rows)
@@ -129,16 +129,16 @@ def test_models_that_were_chosen_are_not_formed_for_their_gradients():
     threads.close()
     assert [model.formed for model, _ in answers] == [None] * 3
     for model, gradient in answers:
-        torch.testing.assert_close(gradient, PerClient(task).gradient(model, rows, [0, 0]))
+        torch.testing.assert_close(gradient, PerClientKernel(task).gradient(model, rows, [0, 0]))
 
 
 def test_what_was_found_on_some_samples_is_not_used_on_others():
     task, rows = problem("classes", [3, 3], 4)
     other = Rows(rows.x + 1, rows.y, rows.size)
     shared = [torch.randn(3, task.layout.size).double() for _ in range(2)]
-    chosen = [model for _, model in SharedWork(Batched(task)).choices(shared, rows)]
-    for j, gradient in enumerate(SharedWork(Batched(task)).gradients(chosen, other)):
-        expected = PerClient(task).gradient(chosen[j], other, [0, 0])
+    chosen = [model for _, model in SharedWork(BatchedKernel(task)).choices(shared, rows)]
+    for j, gradient in enumerate(SharedWork(BatchedKernel(task)).gradients(chosen, other)):
+        expected = PerClientKernel(task).gradient(chosen[j], other, [0, 0])
         torch.testing.assert_close(gradient, expected)
 
 
@@ -154,8 +154,8 @@ def test_copies_are_joined_some_at_a_time(monkeypatch, work, method):
     # A client's outputs are 3 of 3 samples, a model is 3 times 4 and a bias, in doubles.
     monkeypatch.setattr(lockstep, "SHARED_BYTES", 2 * 2 * 15 * 8)
     models = torch.randn(5, 2, task.layout.size).double()
-    kernel = LockstepKernel(Batched(task))
-    threads = LockstepThreads(Batched(task))
+    kernel = LockstepKernel(BatchedKernel(task))
+    threads = LockstepThreads(BatchedKernel(task))
     arguments = (rows,) if work == "choose" else (rows, [0, 0])
     answers = threads.run(
         [lambda j=j: getattr(kernel, work)(models[j], *arguments) for j in range(5)]
@@ -163,11 +163,11 @@ def test_copies_are_joined_some_at_a_time(monkeypatch, work, method):
     threads.close()
     assert sizes == [2, 2, 1]
     for j in range(5):
-        expected = getattr(PerClient(task), work)(models[j], *arguments)
+        expected = getattr(PerClientKernel(task), work)(models[j], *arguments)
         torch.testing.assert_close(answers[j], expected)
 
 
-class Counting(Batched):
+class Counting(BatchedKernel):
     """Notes how many models each call is about."""
 
     def __init__(self, task):
@@ -202,7 +202,7 @@ def test_questions_about_the_same_samples_are_one_call(team):
     answers = threads.run([lambda j=j: kernel.losses(models[j], rows) for j in range(3)])
     assert counting.calls == [("losses", 6)]
     for j in range(3):
-        torch.testing.assert_close(answers[j], Batched(task).losses(models[j], rows))
+        torch.testing.assert_close(answers[j], BatchedKernel(task).losses(models[j], rows))
 
 
 def test_what_cannot_be_joined_is_done_one_by_one(team):
@@ -212,7 +212,7 @@ def test_what_cannot_be_joined_is_done_one_by_one(team):
     shorter = Rows(rows.x, rows.y, rows.size - 1)  # the same numbers, but not all of them count
     d = task.layout.size
     shared, own = torch.randn(3, d).double(), torch.randn(2, d).double()
-    plain = Batched(task)
+    plain = BatchedKernel(task)
     jobs = [
         lambda: (kernel.losses(shared, rows), kernel.losses(shared[:1], rows)),
         lambda: (kernel.losses(shared, other), kernel.losses(shared, rows)),

@@ -1,6 +1,13 @@
+import pytest
 import torch
+from torch import nn
 
-from coterie.engine.kernels.race import finished, first_lap, is_close
+from coterie import Classification
+from coterie.engine.kernels import race as races
+from coterie.engine.kernels.batched import BatchedKernel
+from coterie.engine.kernels.race import find_winners, first_samples, is_close
+from coterie.engine.kernels.reference import PerClientKernel
+from tests.engine.kernels.cohorts import cohort
 
 
 class Track:
@@ -18,7 +25,7 @@ class Track:
 
     def race(self):
         last = torch.empty(len(self.losses), 1, self.losses.shape[2] - self.cut)
-        return finished(self.losses[:, :, : self.cut].sum(2), last, self.finish), last
+        return find_winners(self.losses[:, :, : self.cut].sum(2), last, self.finish), last
 
 
 def test_the_winner_is_the_model_with_the_lowest_loss():
@@ -56,11 +63,26 @@ def test_of_equals_the_first_wins_and_a_diverged_model_never():
 
 
 def test_a_fifth_of_the_samples_are_the_first_lap_if_there_are_enough():
-    assert first_lap(4) == 0
-    assert first_lap(50) == 10
+    assert first_samples(4) == 0
+    assert first_samples(50) == 10
 
 
 def test_a_race_is_close_if_most_models_would_go_on():
     lap = torch.tensor([[1.0, 4, 4], [2, 1, 4]])
     assert is_close(lap, 0.2)  # on five times as many samples the best may have five times as much
     assert not is_close(lap, 0.5)  # here only one of four others may still win
+
+
+@pytest.mark.parametrize(("spread", "race"), [(0.01, False), (50.0, True)])
+def test_models_race_unless_they_are_close(spread, race, monkeypatch):
+    raced, race_of = [], races.race
+    monkeypatch.setattr(races, "race", lambda *a: raced.append(1) or race_of(*a))
+    task = Classification(nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3)).double())
+    generator = torch.Generator().manual_seed(0)
+    models = spread * torch.randn(3, task.layout.size, generator=generator).double()
+    models[0] = 0
+    one, two = (
+        cohort(task, kernel, [20] * 30, 5, 3, 0) for kernel in (PerClientKernel, BatchedKernel)
+    )
+    assert torch.equal(two.choose(models)[0], one.loss(models).argmin(1))
+    assert bool(raced) is race

@@ -1,17 +1,22 @@
-"""What is kept between rounds, and the two ways to multiply, change no result."""
+"""Sample space, what is kept between rounds and the two ways to multiply change no result."""
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import nn
 
 import coterie
 from coterie import Classification
 from coterie.data.federation import Federation, Samples
-from coterie.engine.kernels import displaced as moved
-from coterie.engine.kernels import sample_space
-from coterie.engine.kernels.reference import PerClient
-from coterie.engine.kernels.sample_space import Grams
+from coterie.engine.kernels import matmul, sample_space
+from coterie.engine.kernels.batched import BatchedKernel
+from coterie.engine.kernels.reference import PerClientKernel
+from coterie.engine.kernels.sample_space import GramCache
 from coterie.engine.simulator import Simulator
 from coterie.networks import mlp
+from coterie.tensors.lazy import Lazy, add_cluster_sums, select_rows
+from tests.engine.kernels.cohorts import both, cohort
 
 
 def drawn(*shape, seed=0):
@@ -22,11 +27,11 @@ def drawn(*shape, seed=0):
 def everything_counts(monkeypatch):
     """Products of any size are kept, and done client by client."""
     monkeypatch.setattr(sample_space, "GRAM_WORK", 0)
-    monkeypatch.setattr(moved, "CALL_WORK", 0)
+    monkeypatch.setattr(matmul, "CALL_WORK", 0)
 
 
 def test_a_product_is_kept_for_its_client(everything_counts):
-    grams, x = Grams(), drawn(3, 4, 6)
+    grams, x = GramCache(), drawn(3, 4, 6)
     torch.testing.assert_close(grams.of(x, torch.tensor([5, 7, 9])), x @ x.mT)
     # Samples never change: what others claim to be theirs is not looked at.
     kept = grams.of(torch.zeros(2, 4, 6), torch.tensor([9, 5]))
@@ -38,7 +43,7 @@ def test_a_product_is_kept_for_its_client(everything_counts):
 
 def test_what_was_kept_is_not_what_is_handed_out(everything_counts):
     """The bias adds 1 to every product it is given."""
-    grams, x, ids = Grams(), drawn(2, 4, 6), torch.tensor([0, 1])
+    grams, x, ids = GramCache(), drawn(2, 4, 6), torch.tensor([0, 1])
     for _ in range(3):
         found = grams.of(x, ids)
         torch.testing.assert_close(found, x @ x.mT)
@@ -46,7 +51,7 @@ def test_what_was_kept_is_not_what_is_handed_out(everything_counts):
 
 
 def test_other_padding_is_worked_out_anew(everything_counts):
-    grams, x = Grams(), drawn(1, 4, 6)
+    grams, x = GramCache(), drawn(1, 4, 6)
     grams.of(x, torch.tensor([0]))
     padded = torch.cat([x, torch.zeros(1, 2, 6)], 1)
     torch.testing.assert_close(grams.of(padded, torch.tensor([0])), padded @ padded.mT)
@@ -54,15 +59,15 @@ def test_other_padding_is_worked_out_anew(everything_counts):
 
 def test_no_more_is_kept_than_there_is_room_for(everything_counts, monkeypatch):
     monkeypatch.setattr(sample_space, "GRAM_BYTES", 5 * 4 * 4 * 4)
-    grams = Grams()
+    grams = GramCache()
     for first in range(0, 100, 10):
         grams.of(drawn(10, 4, 6), torch.arange(first, first + 10))
     assert len(grams.held) == 5
-    assert grams.room == 0
+    assert grams.free == 0
 
 
 def test_small_products_and_parts_of_samples_are_not_kept(monkeypatch):
-    grams, x = Grams(), drawn(2, 4, 6)
+    grams, x = GramCache(), drawn(2, 4, 6)
     grams.of(x, torch.tensor([0, 1]))
     assert not grams.held
     monkeypatch.setattr(sample_space, "GRAM_WORK", 4 * 4 * 6)
@@ -116,19 +121,148 @@ def test_a_part_of_the_samples_does_not_get_what_was_kept_for_all(everything_cou
         parts = [*cohort.split(0.5), cohort, cohort.subset(torch.tensor([4, 1]))]
         return [part.descend(start[: len(part)], lr=0.3, steps=3) for part in parts]
 
-    for found, exact in zip(ends(simulator.kernel), ends(PerClient(task)), strict=True):
+    for found, exact in zip(ends(simulator.kernel), ends(PerClientKernel(task)), strict=True):
         torch.testing.assert_close(found + 0, exact)
     assert len(simulator.kernel.grams.held) == 6
 
 
-@pytest.mark.parametrize("threads", [1, 2, 8])
-def test_blocks_are_of_like_size_and_keep_all_threads_busy(threads, monkeypatch):
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    for count in (1, 7, 13, 100, 105):
-        for most in (0, 1, 6, 13, 200):
-            block = sample_space.even(count, most)
-            sizes = [min(block, count - begin) for begin in range(0, count, block)]
-            assert block % threads == 0
-            assert max(sizes) <= max(1, most) + threads
-            assert len(sizes) <= -(-count // max(1, most))
-    assert sample_space.even(105, 26) == {1: 21, 2: 22, 8: 24}[threads]
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_descent_in_sample_space_equals_descent_on_the_weights(bias, layers):
+    """Fewer samples than features, unequal sizes: the first layer is never formed on the way."""
+    sizes, features = [7, 1, 4], 20
+    stack = [nn.Linear(features, 5, bias=bias), nn.ReLU(), nn.Linear(5, 6), nn.Tanh()]
+    stack += [nn.Linear(6, 3)]
+    module = nn.Sequential(*(stack[2 * (3 - layers) :]))
+    if layers < 3:
+        features = module[0].in_features
+        sizes = [3, 1, 2]
+    task = Classification(module.double())
+    start = torch.randn(3, task.layout.size, generator=torch.Generator().manual_seed(1)).double()
+    one, two = (
+        cohort(task, kernel, sizes, features, 3, 0) for kernel in (PerClientKernel, BatchedKernel)
+    )
+    torch.testing.assert_close(
+        one.descend(start, lr=0.2, steps=6), two.descend(start, lr=0.2, steps=6)
+    )
+
+
+@pytest.fixture
+def always_in_sample_space(monkeypatch):
+    """Whatever can be done in sample space is, even where it costs more."""
+    monkeypatch.setattr(sample_space, "is_faster", lambda *_: True)
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    sizes=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    layers=st.integers(1, 3),
+    bias=st.booleans(),
+    batch=st.integers(0, 5),
+    amount=st.sampled_from(
+        [{"steps": 1}, {"steps": 2}, {"steps": 7}, {"epochs": 1}, {"epochs": 3}]
+    ),
+    weight_decay=st.sampled_from([0.0, 0.1, 4.0]),
+    pull=st.sampled_from([0.0, 0.5, 5.0]),
+    anchor=st.sampled_from(["the start", "one for all", "of each client"]),
+    shared=st.booleans(),
+    moving=st.sampled_from(["all", "head", "body"]),
+    seed=st.integers(0, 1000),
+)
+def test_any_work_in_sample_space_equals_that_on_the_weights(
+    always_in_sample_space,
+    sizes,
+    layers,
+    bias,
+    batch,
+    amount,
+    weight_decay,
+    pull,
+    anchor,
+    shared,
+    moving,
+    seed,
+):
+    stack = [nn.Linear(6, 5, bias=bias), nn.ReLU(), nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)]
+    module = nn.Sequential(stack[0], *stack[1 : 2 * layers - 1])
+    if layers < 3:
+        module[-1 if layers == 2 else 0] = nn.Linear(5 if layers == 2 else 6, 3, bias=bias)
+    task = Classification(module.double())
+    generator = torch.Generator().manual_seed(seed)
+    models = torch.randn(2, task.layout.size, generator=generator).double()
+    which = torch.randint(2, (len(sizes),), generator=generator)
+    start = select_rows(models, which) if shared else models[which].clone()
+    anchors = {
+        "the start": start,
+        "one for all": models[:1].expand(len(sizes), -1),
+        "of each client": torch.randn(start.shape, generator=generator).double(),
+    }
+    work = {**amount, "batch": batch, "weight_decay": weight_decay}
+    if pull:
+        work |= {"pull": pull, "anchor": anchors[anchor]}
+    if moving != "all" and layers > 1:
+        work["part"] = task.layout.part(moving)
+    exact, found = both(module, sizes, 6, start, **work)
+    assert isinstance(found, Lazy)
+    member = torch.rand(2, len(sizes), generator=generator).double()
+    sums = torch.zeros(2, task.layout.size).double()
+    add_cluster_sums(sums, member, found)
+    torch.testing.assert_close(sums, member @ exact)
+    torch.testing.assert_close(found, exact)
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        {"pull": torch.arange(24.0).double(), "anchor": torch.zeros(1, 24).double()},
+        {"part": torch.arange(24) % 2 == 0},
+    ],
+    ids=["pulled unequally", "half of it frozen"],
+)
+def test_a_first_layer_that_is_not_treated_alike_is_formed(
+    work, always_in_sample_space, monkeypatch
+):
+    def refuse(*_):
+        raise AssertionError("this descent leaves the span")
+
+    monkeypatch.setattr(sample_space.SampleSpaceDescent, "run", refuse)
+    start = torch.randn(1, 24, generator=torch.Generator().manual_seed(0)).double()
+    exact, found = both(nn.Linear(7, 3), [3], 7, start, steps=2, **work)
+    torch.testing.assert_close(found, exact)
+    assert not torch.equal(found, start)
+
+
+@pytest.mark.parametrize(
+    ("samples", "work", "there"),
+    [
+        (50, {"steps": 10}, True),
+        (50, {"steps": 1}, True),
+        (200, {"steps": 10, "batch": 10}, True),
+        (200, {"epochs": 1, "batch": 20}, True),
+        (3000, {"steps": 10}, False),  # n^2 outweighs n f
+        (3000, {"epochs": 1, "batch": 500}, False),
+        (3000, {"steps": 5, "batch": 20}, True),  # a hundred samples are looked at
+    ],
+)
+def test_sample_space_is_where_it_takes_less(samples, work, there, monkeypatch):
+    assert chosen_way(samples, work, monkeypatch, shared=True) is there
+
+
+@pytest.mark.parametrize(("work", "there"), [({"steps": 1}, False), ({"steps": 10}, True)])
+def test_one_step_from_a_model_of_ones_own_is_made_on_the_weights(work, there, monkeypatch):
+    assert chosen_way(50, work, monkeypatch, shared=False) is there
+
+
+def chosen_way(samples, work, monkeypatch, *, shared):
+    """Whether a descent from shared models, or from one for each client, is in sample space."""
+    asked = []
+    right = sample_space.is_faster
+    monkeypatch.setattr(sample_space, "is_faster", lambda *a: asked.append(right(*a)))
+    task = Classification(nn.Sequential(nn.Linear(784, 20), nn.ReLU(), nn.Linear(20, 2)).double())
+    start = torch.zeros(1, task.layout.size).double()
+    start = select_rows(start, torch.tensor([0])) if shared else start
+    cohort(task, BatchedKernel, [samples], 784, 2, 0).descend(start, lr=0.1, **work)
+    (way,) = asked
+    return way

@@ -8,12 +8,12 @@ from torch import nn
 
 from coterie import Classification, Regression
 from coterie.engine.kernels import vmapped
-from coterie.engine.kernels.reference import PerClient
-from coterie.engine.kernels.vmapped import Vmapped
-from coterie.networks import cifar_cnn
+from coterie.engine.kernels.reference import PerClientKernel
+from coterie.engine.kernels.vmapped import VmappedKernel
+from coterie.networks import CifarCnn
 from coterie.tasks import Centre
 from coterie.tensors.lazy import select_rows
-from tests.engine.kernels.test_kernels import cohort, tied
+from tests.engine.kernels.cohorts import cohort, tied
 
 
 def convolutions(channels, outputs, norm):
@@ -57,7 +57,10 @@ def test_all_at_once_equals_one_by_one_for_any_shape_and_work(
         work |= {"pull": torch.rand(d).double(), "anchor": torch.ones_like(start)}
     if head_only:
         work |= {"part": task.layout.part("head")}
-    one, two = (cohort(task, kernel, sizes, 12, outputs, seed) for kernel in (PerClient, Vmapped))
+    one, two = (
+        cohort(task, kernel, sizes, 12, outputs, seed)
+        for kernel in (PerClientKernel, VmappedKernel)
+    )
     close = torch.testing.assert_close
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(vmapped, "SAMPLE_BYTES", room)  # one client at a time, or all
@@ -126,7 +129,9 @@ class Looking(nn.Module):
 )
 def test_networks_that_cannot_be_done_at_once_go_one_by_one(module):
     task = Classification(module.double())
-    one, two = (cohort(task, kernel, [6, 4, 2], 4, 2, 0) for kernel in (PerClient, Vmapped))
+    one, two = (
+        cohort(task, kernel, [6, 4, 2], 4, 2, 0) for kernel in (PerClientKernel, VmappedKernel)
+    )
     start = torch.rand(3, task.layout.size, generator=torch.Generator().manual_seed(0)).double()
     assert torch.equal(one.loss(start), two.loss(start))
     for work in ({"steps": 2}, {"epochs": 1, "batch": 2}):
@@ -167,7 +172,9 @@ class Idle(nn.Module):
     ids=["frozen", "not used", "used twice", "in place", "regression", "centre"],
 )
 def test_unusual_networks_are_done_at_once(task):
-    one, two = (cohort(task, kernel, [5, 3, 2], 4, 2, 0) for kernel in (PerClient, Vmapped))
+    one, two = (
+        cohort(task, kernel, [5, 3, 2], 4, 2, 0) for kernel in (PerClientKernel, VmappedKernel)
+    )
     before = two._rows.x.clone()
     start = torch.randn(3, task.layout.size, generator=torch.Generator().manual_seed(0)).double()
     torch.testing.assert_close(one.loss(start), two.loss(start))
@@ -180,16 +187,16 @@ def test_unusual_networks_are_done_at_once(task):
 
 
 def test_a_network_that_crops_at_random_goes_one_by_one():
-    task = Classification(cifar_cnn())
-    rows = cohort(Classification(nn.Linear(4, 2)), PerClient, [2], 32 * 32 * 3, 2, 0)._rows
+    task = Classification(CifarCnn().module((32, 32, 3), 10))
+    rows = cohort(Classification(nn.Linear(4, 2)), PerClientKernel, [2], 32 * 32 * 3, 2, 0)._rows
     images = rows._replace(x=rows.x.float().view(1, 2, 32, 32, 3))
-    assert not Vmapped(task).takes(images)
+    assert not VmappedKernel(task).is_exact_for(images)
 
 
 def test_clients_without_samples_decide_nothing():
     """`Cohort.among` may leave nobody with a sample; by the next ones the network is tried."""
     task = Centre(4, dtype=torch.float64)
-    work = cohort(task, Vmapped, [2, 3], 4, 2, 0)
+    work = cohort(task, VmappedKernel, [2, 3], 4, 2, 0)
     start = torch.zeros(2, 4).double()
     nobody = work.among(torch.zeros(2, 3, dtype=torch.bool))
     assert nobody.score(start).tolist() == [[0, 0], [0, 0]]

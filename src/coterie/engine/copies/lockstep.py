@@ -24,7 +24,7 @@ from coterie.engine.chunks import ChunkCache, Chunking
 from coterie.engine.copies.shared_work import SharedWork
 from coterie.engine.devices import find_device
 from coterie.engine.kernels import kernel_for
-from coterie.engine.kernels.batched import Batched
+from coterie.engine.kernels.batched import BatchedKernel
 from coterie.engine.simulator import Simulator
 from coterie.tensors.devices import default_device, working_bytes
 
@@ -129,7 +129,7 @@ class LockstepThreads:
 
     def __init__(self, kernel: Kernel, population: int = 0) -> None:
         self.kernel = kernel  # answers what the jobs ask of a `LockstepKernel`
-        self.shared = SharedWork(kernel, population) if isinstance(kernel, Batched) else None
+        self.shared = SharedWork(kernel, population) if isinstance(kernel, BatchedKernel) else None
         self.threads: list[CopyThread] = []
 
     def run(self, jobs: Sequence[Callable[[], Result]]) -> list[Result]:
@@ -178,7 +178,7 @@ def answer_group(
         each = torch.cat([request.models for request in requests], -2)
         yield from kernel.losses(each, rows).split(models.shape[-2], 1)
     elif len(requests) > 1 and name in ("choose", "gradient", "score") and shared is not None:
-        outputs = rows.y.numel() * shared.kernel.task.layout.shapes[0][0]  # of a first layer
+        outputs = rows.y.numel() * shared.network.width  # of first layers
         needed = max(outputs, len(rows.y) * models.shape[-1]) * models.element_size()
         copies = max(1, working_bytes(rows.y.device, SHARED_BYTES) // needed)
         for begin in range(0, len(requests), copies):

@@ -6,10 +6,10 @@ import torch
 
 from coterie.core.cohort import Kernel
 from coterie.core.task import Task
-from coterie.engine.kernels.batched import Batched
-from coterie.engine.kernels.linear_layers import is_plain
-from coterie.engine.kernels.reference import PerClient
-from coterie.engine.kernels.vmapped import Vmapped
+from coterie.engine.kernels.batched import BatchedKernel
+from coterie.engine.kernels.linear_layers import is_linear_stack
+from coterie.engine.kernels.reference import PerClientKernel
+from coterie.engine.kernels.vmapped import VmappedKernel
 from coterie.tensors.devices import CPU
 
 
@@ -18,6 +18,6 @@ def kernel_for(task: Task, sample_axes: int = 1, device: torch.device = CPU) -> 
 
     On a CPU one client after another is faster than many at once, but for stacks of linear layers.
     """
-    if is_plain(task.module, sample_axes):
-        return Batched(task)
-    return PerClient(task) if device.type == "cpu" else Vmapped(task, device)
+    if is_linear_stack(task.module, sample_axes):
+        return BatchedKernel(task)
+    return PerClientKernel(task) if device.type == "cpu" else VmappedKernel(task, device)

@@ -7,22 +7,22 @@ along the classes. The gradient is that of automatic differentiation, to roundin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable, Iterator
 
 import torch
 from torch import Tensor, nn
 
+from coterie.core.task import Task
+
 # Layers that act on every number by itself.
 ELEMENTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.ELU, nn.SiLU, nn.LeakyReLU, nn.Identity)
 
-Slope = Callable[[Tensor], Tensor]  # outputs [m, c, n] -> derivative of the loss by them
 
+def is_linear_stack(module: nn.Module, sample_axes: int = 1) -> bool:
+    """Whether `module` is a stack of linear layers with activations between them.
 
-def is_plain(module: nn.Module, sample_axes: int = 1) -> bool:
-    """Whether `module` is a plain stack: linear layers with activations between them.
-
-    It may begin by flattening, which it must for samples of more than one axis. Weights that are
-    frozen, shared or computed by hooks are not plain.
+    It may begin by flattening, which it must for samples of more than one axis. Its
+    weights are not frozen, shared or computed by hooks.
     """
     layers = flat_layers(module)
     flattens = isinstance(layers[0], nn.Flatten)
@@ -37,12 +37,12 @@ def is_plain(module: nn.Module, sample_axes: int = 1) -> bool:
         and all(type(layer) in (nn.Linear, *ELEMENTWISE) for layer in layers)
         and all(name.endswith(("weight", "bias")) and w.requires_grad for name, w in weights)
         and len({id(weight) for _, weight in weights}) == len(weights)
-        and not any(hooked(part) for part in module.modules())
+        and not any(has_hooks(part) for part in module.modules())
         and not list(module.buffers())
     )
 
 
-def hooked(module: nn.Module) -> bool:
+def has_hooks(module: nn.Module) -> bool:
     """Whether something is called before or after this layer, as weight normalisation is."""
     return bool(module._forward_pre_hooks or module._forward_hooks)
 
@@ -54,56 +54,113 @@ def flat_layers(module: nn.Module) -> list[nn.Module]:
     return [layer for child in module for layer in flat_layers(child)]
 
 
-class Stack:
-    """Layers after a first linear one, which is left to the caller."""
+class LinearLayers:
+    """The network of a task that is a stack of linear layers.
 
-    def __init__(self, layers: list[nn.Module]) -> None:
-        self.layers = layers
+    The first linear layer stands apart from those above it: it is the largest, and what is known of
+    its outputs [m, h, n] often takes the place of its weights.
+    """
 
-    def outputs(self, z: Tensor, weights: list[Tensor]) -> Tensor:
-        """Outputs [m, c, n] from the first layer's [m, h, n] and the weights of the others."""
-        return self._seen(z, weights, Scratch())[-1]
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        layers = [layer for layer in flat_layers(task.module) if not isinstance(layer, nn.Flatten)]
+        self.has_bias = layers[0].bias is not None  # of the first linear layer
+        self.width = task.layout.shapes[0][0]  # of its outputs
+        self.first_size = sum(task.layout.sizes[: 1 + self.has_bias])  # coordinates of it
+        self.upper_layers = layers[1:]
+        self.upper_names = task.layout.names[1 + self.has_bias :]  # of the weights above it
 
-    def _seen(self, z: Tensor, weights: list[Tensor], scratch: Scratch) -> list[Tensor]:
-        """What went into the first of the layers, and what came out of each."""
-        pending, seen = iter(weights), [z]
-        for place, layer in enumerate(self.layers):
+    def split(self, models: Tensor) -> list[Tensor]:
+        """The weights of models [m, d], tensor by tensor."""
+        return list(self.task.layout.unflatten(models).values())
+
+    def split_first(self, models: Tensor) -> tuple[Tensor, Tensor | None, list[Tensor]]:
+        """The first layer's weights [m, h, f] and bias [m, h], and the weights above it."""
+        first, *others = self.split(models)
+        return (first, others[0], others[1:]) if self.has_bias else (first, None, others)
+
+    def outputs(self, weights: list[Tensor], x: Tensor) -> Tensor:
+        """What the network makes of samples [m, n, ...] with clients' own weights: [m, n, c]."""
+        z = self.first_outputs(weights, x.flatten(2))
+        return self.upper_outputs(z, weights[1 + self.has_bias :]).mT
+
+    def first_outputs(self, weights: list[Tensor], x: Tensor) -> Tensor:
+        """The first layer's outputs [m, h, n] for samples [m, n, f]."""
+        if self.has_bias:
+            return torch.baddbmm(weights[1][:, :, None], weights[0], x.mT)
+        return torch.bmm(weights[0], x.mT)
+
+    def upper_outputs(self, z: Tensor, upper: list[Tensor]) -> Tensor:
+        """Outputs [m, c, n] from the first layer's [m, h, n] and the weights above it."""
+        return self._forward(z, upper, ScratchBuffers())[-1]
+
+    def _forward(self, z: Tensor, upper: list[Tensor], scratch: ScratchBuffers) -> list[Tensor]:
+        """What went into the first of the upper layers, and what came out of each."""
+        pending, values = iter(upper), [z]
+        for place, layer in enumerate(self.upper_layers):
             if isinstance(layer, nn.Linear):
-                z = linear(layer, z, pending)
+                z = apply_linear(layer, z, pending)
             elif isinstance(layer, nn.ReLU):
                 z = torch.clamp_min(z, 0, out=scratch.like(z, ("out of", place)))
             else:
                 z = layer(z)
-            seen.append(z)
-        return seen
+            values.append(z)
+        return values
 
-    def gradients(
-        self, z: Tensor, weights: list[Tensor], slope: Slope, scratch: Scratch | None = None
+    def loss_gradient(self, output: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+        """The derivative of losses, weighted by [m, n], by the outputs [m, c, n]."""
+        return self.task.output_gradients(output, y).mul_(weight[:, None])
+
+    def upper_gradients(
+        self,
+        z: Tensor,
+        upper: list[Tensor],
+        y: Tensor,
+        weight: Tensor,
+        scratch: ScratchBuffers | None = None,
     ) -> tuple[Tensor, list[Tensor]]:
-        """The derivatives by the first layer's outputs z [m, h, n], and by the other weights.
+        """The derivatives by the first layer's outputs z [m, h, n], and by the upper weights.
 
         With `scratch`, the former is overwritten by the next call.
         """
-        scratch = scratch or Scratch()
-        *seen, after = self._seen(z, weights, scratch)
-        slopes = slope(after)
-        left, found = list(weights), []
-        for place, layer in reversed(list(enumerate(self.layers))):
-            before = seen[place]
+        scratch = scratch or ScratchBuffers()
+        *values, after = self._forward(z, upper, scratch)
+        slopes = self.loss_gradient(after, y, weight)
+        left, found = list(upper), []
+        for place, layer in reversed(list(enumerate(self.upper_layers))):
+            before = values[place]
             if not isinstance(layer, nn.Linear):
-                slopes = through(layer, slopes, before, after)
+                slopes = activation_gradient(layer, slopes, before, after)
             else:
                 if layer.bias is not None:
                     left.pop()
                     found.append(slopes.sum(2))
                 found.append(torch.bmm(slopes, before.mT))
-                room = scratch.like(before, ("into", place))
-                slopes = torch.bmm(left.pop().mT, slopes, out=room)
+                buffer = scratch.like(before, ("into", place))
+                slopes = torch.bmm(left.pop().mT, slopes, out=buffer)
             after = before
         return slopes, found[::-1]
 
+    def output_gradients(
+        self, weights: list[Tensor], x: Tensor, y: Tensor, weight: Tensor
+    ) -> tuple[Tensor, list[Tensor]]:
+        """The derivatives by the first layer's outputs [m, h, n], and by all weights but its own.
 
-class Scratch:
+        Of the first layer only the bias is among these.
+        """
+        z = self.first_outputs(weights, x.flatten(2))
+        slopes, upper = self.upper_gradients(z, weights[1 + self.has_bias :], y, weight)
+        return slopes, [slopes.sum(2), *upper] if self.has_bias else upper
+
+    def gradients(
+        self, weights: list[Tensor], x: Tensor, y: Tensor, weight: Tensor
+    ) -> list[Tensor]:
+        """The derivatives of the weighted losses by clients' own weights."""
+        slopes, others = self.output_gradients(weights, x, y, weight)
+        return [torch.bmm(slopes, x.flatten(2)), *others]
+
+
+class ScratchBuffers:
     """Room for results that are looked at for a moment, used again by those of the same shape.
 
     A tensor that was just made lies where the cache has nothing yet.
@@ -120,15 +177,15 @@ class Scratch:
         return self.held[key]
 
 
-def linear(layer: nn.Linear, z: Tensor, pending: object) -> Tensor:
+def apply_linear(layer: nn.Linear, z: Tensor, pending: Iterator[Tensor]) -> Tensor:
     """A linear layer on activations [m, in, n], with the next weights of the clients."""
-    weight = next(pending)  # type: ignore[call-overload]
+    weight = next(pending)
     if layer.bias is None:
         return torch.bmm(weight, z)
-    return torch.baddbmm(next(pending)[:, :, None], weight, z)  # type: ignore[call-overload]
+    return torch.baddbmm(next(pending)[:, :, None], weight, z)
 
 
-def through(layer: nn.Module, slopes: Tensor, before: Tensor, after: Tensor) -> Tensor:
+def activation_gradient(layer: nn.Module, slopes: Tensor, before: Tensor, after: Tensor) -> Tensor:
     """The derivative by what went into an activation, from that by what came out of it."""
     if isinstance(layer, nn.Identity):
         return slopes

@@ -10,7 +10,7 @@ from coterie.core.cohort import Descent
 from coterie.core.layout import Layout
 
 
-class Terms:
+class ObjectiveTerms:
     """The pull, the weight decay and the part that moves of a descent, tensor by tensor.
 
     They serve a single model and models of many clients alike: with anchors [m, d], tensors are
@@ -30,16 +30,16 @@ class Terms:
         self.weight_decay = descent.weight_decay
 
     @property
-    def none(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether the losses are all there is, and everything moves."""
         return self.anchor is None and self.moves is None and not self.weight_decay
 
-    def keep(self, names: Iterable[str], rows: Tensor) -> None:
+    def select(self, names: Iterable[str], rows: Tensor) -> None:
         """Go on with some tensors only, and with these rows of their anchors."""
         if self.anchor is not None:
             self.anchor = {name: self.anchor[name][rows] for name in names}
 
-    def with_gradient(
+    def add_to_gradient(
         self, name: str, gradient: Tensor, now: Tensor, here: slice | None = None
     ) -> Tensor:
         """The gradient of the whole objective where a tensor is `now`, from that of the losses.

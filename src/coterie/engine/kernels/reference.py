@@ -13,12 +13,12 @@ from torch.func import functional_call
 from coterie.core.cohort import Descent, Rows, Seeds, nan_to_inf
 from coterie.core.errors import DataError
 from coterie.core.task import Task
-from coterie.engine.kernels.objective import Terms
+from coterie.engine.kernels.objective import ObjectiveTerms
 from coterie.tensors.devices import CPU
 from coterie.tensors.lazy import select_rows
 
 
-class PerClient:
+class PerClientKernel:
     """One client after another, by automatic differentiation; for any network.
 
     Losses and scores are computed in evaluation mode, gradients in training mode. What a network
@@ -63,7 +63,7 @@ class PerClient:
             for i, (model, x, y) in enumerate(self._clients(models, rows)):
                 torch.manual_seed(seeds[i])
                 trained, carried = self._open(model, x)
-                gradients[i, :width] = flat(self._gradients(trained, carried, x, y))
+                gradients[i, :width] = flatten_tensors(self._gradients(trained, carried, x, y))
         return gradients
 
     def descend(self, start: Tensor, rows: Rows, descent: Descent) -> Tensor:
@@ -78,7 +78,7 @@ class PerClient:
         trained, carried = self._open(model, x)
         layout = self.task.layout
         anchor = None if descent.anchor is None else descent.anchor[i]
-        terms = Terms(layout, descent._replace(anchor=anchor))
+        terms = ObjectiveTerms(layout, descent._replace(anchor=anchor))
         for step in range(descent.steps[i]):
             batch: slice | Tensor = slice(None)
             if descent.batches is not None:
@@ -87,12 +87,12 @@ class PerClient:
             gradients = self._gradients(trained, carried, x[batch], y[batch])
             with torch.no_grad():
                 for (name, weight), gradient in zip(trained.items(), gradients, strict=True):
-                    weight -= descent.lr * terms.with_gradient(name, gradient, weight)
+                    weight -= descent.lr * terms.add_to_gradient(name, gradient, weight)
         if terms.moves is not None:
             # Carried tensors outside the moving part stay, whatever the layers did to them.
             moves, before = terms.moves, layout.unflatten(model)
             carried = {n: torch.where(moves[n].bool(), c, before[n]) for n, c in carried.items()}
-        return flat([*trained.values(), *carried.values()]).to(model.dtype)
+        return flatten_tensors([*trained.values(), *carried.values()]).to(model.dtype)
 
     def _clients(self, models: Tensor, rows: Rows) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """(model or models, features, targets) of one client after another, without padding."""
@@ -143,7 +143,7 @@ class PerClient:
             output = functional_call(self.module, {**trained, **carried}, (x,))
         except ValueError as error:  # batch normalisation of a single sample, for example
             raise DataError(f"the network cannot train on a batch of {len(x)}: {error}") from error
-        return slopes(self.task.losses(output, y).mean(), trained)
+        return differentiate(self.task.losses(output, y).mean(), trained)
 
     def _output(self, model: Tensor, x: Tensor) -> Tensor:
         output: Tensor = functional_call(self.module.eval(), self._tensors(model, x), (x,))
@@ -153,12 +153,12 @@ class PerClient:
         return self.task.losses(self._output(model, x), y).mean()
 
 
-def slopes(loss: Tensor, trained: dict[str, Tensor]) -> list[Tensor]:
+def differentiate(loss: Tensor, trained: dict[str, Tensor]) -> list[Tensor]:
     """The derivative of a loss by tensors; zero by one that it does not depend on."""
     found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
     return [
-        torch.zeros_like(tensor) if slope is None else slope
-        for tensor, slope in zip(trained.values(), found, strict=True)
+        torch.zeros_like(tensor) if gradient is None else gradient
+        for tensor, gradient in zip(trained.values(), found, strict=True)
     ]
 
 
@@ -180,6 +180,6 @@ def training(module: nn.Module) -> Iterator[None]:
         module.eval()
 
 
-def flat(tensors: list[Tensor]) -> Tensor:
+def flatten_tensors(tensors: list[Tensor]) -> Tensor:
     """Tensors one after another in one vector."""
     return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])

@@ -18,16 +18,20 @@ outputs. The result is that of ordinary descent, to rounding.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from coterie.core.cohort import Descent, Rows
-from coterie.engine.kernels.linear_layers import Scratch, Slope, Stack
-from coterie.engine.kernels.minibatches import Batches
+from coterie.engine.kernels.blocks import block_size
+from coterie.engine.kernels.displaced import BaseModels, DisplacedModels
+from coterie.engine.kernels.linear_layers import LinearLayers, ScratchBuffers
+from coterie.engine.kernels.matmul import selected_outputs
+from coterie.engine.kernels.minibatches import MiniBatches, zero_if_finished
+from coterie.engine.kernels.objective import ObjectiveTerms
 from coterie.tensors.devices import cache_bytes
+from coterie.tensors.lazy import Lazy
 
 # What the outputs that a thread works on may occupy: half to twice as much is about as fast.
 BLOCK_BYTES = 2 * 2**20
@@ -40,49 +44,51 @@ GRAM_WORK = 2**19
 WEIGHT_WORK, OUTPUT_WORK = 130, 80
 
 
-class Course(NamedTuple):
+class FirstLayerTerms(NamedTuple):
     """What happens to first layers in a descent besides the gradients of losses."""
 
     lr: float  # step size
-    learns: bool  # whether they move at all
+    trained: bool  # whether they move at all
     pull: float  # strength of the pull towards the anchor
     weight_decay: float  # strength of the pull towards zero
 
     @classmethod
-    def of(cls, descent: Descent, width: int) -> Course | None:
-        """The course of the first `width` coordinates; None if they are not treated alike."""
-        learns, pull = True, 0.0
+    def of(cls, descent: Descent, width: int) -> FirstLayerTerms | None:
+        """Those of the first `width` coordinates; None if these are not treated alike."""
+        trained, pull = True, 0.0
         if descent.part is not None:
             moving = int(descent.part[:width].sum())
             if moving not in (0, width):
                 return None
-            learns = moving > 0
+            trained = moving > 0
         if descent.anchor is not None and descent.pull is not None:
             low, high = descent.pull[:width].aminmax()
             if low != high:
                 return None
             pull = float(low)
-        return cls(descent.lr, learns, pull, descent.weight_decay)
+        return cls(descent.lr, trained, pull, descent.weight_decay)
 
     @property
-    def kept(self) -> float:
+    def shrinkage(self) -> float:
         """What a step leaves of where first layers were."""
-        return 1 - self.lr * (self.pull + self.weight_decay) if self.learns else 1.0
+        return 1 - self.lr * (self.pull + self.weight_decay) if self.trained else 1.0
 
-    def shares(self, steps: list[int], like: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    def base_shares(self, steps: list[int], like: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """What is left of the start after so many steps [m], and how much of the anchor came in.
 
         None stands for all of the one and nothing of the other.
         """
         strength = self.pull + self.weight_decay
-        if not self.learns or strength == 0:
+        if not self.trained or strength == 0:
             return None, None
-        left = [self.kept**count for count in steps]
+        left = [self.shrinkage**count for count in steps]
         came = [self.pull / strength * (1 - share) for share in left]
-        return numbers(left, like), numbers(came, like) if self.pull else None
+        return tensor_like(left, like), tensor_like(came, like) if self.pull else None
 
 
-def pays(rows: Rows, descent: Descent, course: Course, width: int, shared: bool) -> bool:
+def is_faster(
+    rows: Rows, descent: Descent, terms: FirstLayerTerms, width: int, shared: bool
+) -> bool:
     """Whether first layers of `width` outputs are better not formed.
 
     Clients whose start is not `shared` have a model each, and where they end will be formed too.
@@ -90,25 +96,15 @@ def pays(rows: Rows, descent: Descent, course: Course, width: int, shared: bool)
     n, f, steps = rows.y.shape[1], rows.x[0, 0].numel(), max(descent.steps)
     batch = n if descent.batches is None else descent.batches[0].shape[1]
     seen = min(n, steps * batch)  # samples of a client
-    products = 1 + course.learns + (course.learns and course.pull > 0)
+    products = 1 + terms.trained + (terms.trained and terms.pull > 0)
     work = (products * seen + (0 if shared else WEIGHT_WORK)) * f * width
-    if course.learns and steps > 1:
+    if terms.trained and steps > 1:
         # The inner products of samples count half, for those of many clients are kept.
         work += seen**2 * f // 2 + steps * seen * (batch + OUTPUT_WORK) * width
     return work < steps * f * width * (2 * batch + WEIGHT_WORK)
 
 
-def taken(values: Tensor, place: Tensor) -> Tensor:
-    """The columns `place` [m, b] of values [m, h, n]."""
-    return values.gather(2, spread(place, values.shape[1]))
-
-
-def spread(place: Tensor, height: int) -> Tensor:
-    """Columns [m, b] for each of so many rows."""
-    return place[:, None].expand(-1, height, -1)
-
-
-class Grams:
+class GramCache:
     """The products X X' [n, n] of clients' samples, which are the same in every round.
 
     The first clients that come are kept as long as there is room, whatever their number.
@@ -116,7 +112,7 @@ class Grams:
 
     def __init__(self) -> None:
         self.held: dict[int, Tensor] = {}
-        self.room = GRAM_BYTES
+        self.free = GRAM_BYTES
 
     def of(self, x: Tensor, ids: Tensor | None) -> Tensor:
         """The products [b, n, n] for samples [b, n, f], all that the clients `ids` have."""
@@ -129,104 +125,202 @@ class Grams:
             return torch.stack(known)
         grams = torch.bmm(x, x.mT)
         for i, gram in zip(clients, grams, strict=True):
-            if i not in self.held and gram.nbytes <= self.room:
+            if i not in self.held and gram.nbytes <= self.free:
                 self.held[i] = gram.clone()
-                self.room -= gram.nbytes
+                self.free -= gram.nbytes
         return grams
 
 
-# (which clients, their weights above the first layer, the gradients by these, number of the step)
-Above = Callable[[slice, list[Tensor], list[Tensor], int], None]
+class SampleSpaceDescent:
+    """One descent of a chunk of clients that carries first-layer outputs along, not weights."""
 
+    def __init__(
+        self,
+        network: LinearLayers,
+        grams: GramCache,
+        start: BaseModels,
+        rows: Rows,
+        descent: Descent,
+        first_terms: FirstLayerTerms,
+    ) -> None:
+        layout = network.task.layout
+        self.network, self.grams, self.start = network, grams, start
+        self.rows, self.steps, self.lr = rows, descent.steps, descent.lr
+        self.equal_steps = len(set(descent.steps)) == 1
+        self.first_terms = first_terms
+        self.ids = descent.ids  # [m] whose samples the rows are; None: only some of theirs
+        self.outputs = start.activations  # [m, h, n] of the first layer, if known
+        self.batches = MiniBatches.of(descent, layout.dtype, rows.y.device)
+        if self.batches is not None and self.batches.place[0].numel() < rows.y.shape[1]:
+            self._leave_out_unseen_samples(self.batches)
+        self.x = self.rows.x.flatten(2)
+        self.weight = rows.weights(layout.dtype) if self.batches is None else None  # [m, n]
+        self.anchor = None if descent.anchor is None else BaseModels(descent.anchor)
+        shared_anchor = None if self.anchor is None else self.anchor.models
+        self.upper_terms = ObjectiveTerms(layout, descent._replace(anchor=shared_anchor))
+        if self.anchor is not None:
+            self.upper_terms.select(network.upper_names, self.anchor.index)
 
-class Descending(NamedTuple):
-    """How the clients of a chunk descend."""
+    def _leave_out_unseen_samples(self, batches: MiniBatches) -> None:
+        """Keep the samples that some step sees: the columns are then the steps' own, in order."""
+        place = batches.place.flatten(1)
+        if self.outputs is not None:
+            self.outputs = select_columns(self.outputs, place)
+        self.rows, self.ids = self.rows.take(place), None
+        place = torch.arange(place.shape[1], device=place.device)
+        place = place.view(batches.place.shape[1:]).expand_as(batches.place)
+        self.batches = batches._replace(place=place)
 
-    course: Course
-    steps: list[int]  # [m] of each client
-    batches: Batches | None  # None: all samples in every step
-    slope: Callable[[slice, int], Slope]  # the derivative of some clients' losses in a step
-    gram: Callable[[slice], Tensor]  # X X' of some clients, + 1 if there is a bias
-    stack: Stack  # the layers above the first
-    step_above: Above  # changes the weights of these in place
+    def run(self) -> Tensor:
+        """Where every client's model ends, [m, d], not formed."""
+        start, anchor, terms = self.start, self.anchor, self.first_terms
+        z = self._first_outputs(start) if self.outputs is None else self.outputs
+        anchor_z = None  # what the anchor's first layer makes of the samples
+        if anchor is not None and terms.pull and terms.trained:
+            anchor_z = z if anchor.equals(start) else self._first_outputs(anchor)
+        upper = [layer[start.index] for layer in self.network.split_first(start.models)[2]]
+        combinations = self._descend(z, anchor_z, upper)
+        left, came = terms.base_shares(self.steps, z)
+        bases = [(start, left)]
+        if anchor is not None and came is not None:
+            bases.append((anchor, came))
+        bias = [self._end_of_bias(bases, combinations)] if self.network.has_bias else []
+        ends = [end.flatten(1) for end in (*bias, *upper)]
+        rest = torch.cat(ends, 1) if ends else z.new_empty(len(z), 0)
+        width = self.network.width * self.x.shape[2]
+        return Lazy(DisplacedModels(bases, combinations, self.x, rest, width))
 
-    def from_outputs(self, z: Tensor, anchor: Tensor | None, upper: list[Tensor]) -> Tensor | None:
+    def _first_outputs(self, base: BaseModels) -> Tensor:
+        """The first layer's outputs [m, h, n] of every client's model."""
+        if not base.shared:
+            return self.network.first_outputs(self.network.split(base.models), self.x)
+        first, bias, _ = self.network.split_first(base.models)
+        z = first.new_empty(len(self.x), first.shape[1], self.x.shape[1])
+        selected_outputs(first, bias, base.index, self.x, None, z)
+        return z
+
+    def _end_of_bias(
+        self, bases: list[tuple[BaseModels, Tensor | None]], combinations: Tensor | None
+    ) -> Tensor:
+        """Where the first layer's bias [m, h] ends."""
+        end = torch.zeros((), device=self.start.models.device)
+        for base, share in bases:
+            bias = self.network.split(base.models)[1][base.index]
+            end = end + (bias if share is None else share[:, None] * bias)
+        return end if combinations is None else end + combinations.sum(2)
+
+    def _descend(self, z: Tensor, anchor_z: Tensor | None, upper: list[Tensor]) -> Tensor | None:
         """Descend from first-layer outputs z [m, h, n]; those of the anchor attract, if any.
 
-        The `upper` weights are changed in place. Gives - lr S [m, h, n]; None if nothing of it
-        moves.
+        The `upper` weights are changed in place. Gives - lr S [m, h, n]; None if first layers stay.
         """
-        moved = torch.empty_like(z) if self.course.learns else None
+        total = torch.empty_like(z) if self.first_terms.trained else None
         largest = max(z.shape[1], z.shape[2]) * z.shape[2] * z.element_size()
-        block = even(len(z), cache_bytes(z.device, BLOCK_BYTES) // largest)
-        scratch = Scratch()
+        block = block_size(len(z), cache_bytes(z.device, BLOCK_BYTES) // largest)
+        scratch = ScratchBuffers()
         for begin in range(0, len(z), block):
             here = slice(begin, begin + block)
-            self._some(here, z, anchor, [weight[here] for weight in upper], moved, scratch)
-        return moved
+            own = [weight[here] for weight in upper]
+            if total is None:
+                self._descend_upper(here, z[here], own, scratch)
+            else:
+                attracting = None if anchor_z is None else anchor_z[here]
+                self._descend_block(here, z[here], attracting, own, total[here], scratch)
+        return total
 
-    def _some(
+    def _descend_upper(
+        self, here: slice, z: Tensor, upper: list[Tensor], scratch: ScratchBuffers
+    ) -> None:
+        """The descent of some clients whose first layers stay."""
+        for step in range(max(self.steps[here])):
+            self._upper_step(here, step, z, upper, scratch)
+
+    def _descend_block(
         self,
         here: slice,
         z: Tensor,
-        anchor: Tensor | None,
+        anchor_z: Tensor | None,
         upper: list[Tensor],
-        moved: Tensor | None,
-        scratch: Scratch,
+        total: Tensor,
+        scratch: ScratchBuffers,
     ) -> None:
-        """The descent of some clients; where they come to is put into `upper` and `moved`."""
-        course, last = self.course, max(self.steps[here]) - 1
-        now = z[here]
+        """The descent of some clients; where they come to is put into `upper` and `total`."""
+        terms, last = self.first_terms, max(self.steps[here]) - 1
+        total.zero_()
         gram = None
-        if moved is not None:
-            moved[here] = 0
-            if last > 0:
-                now, gram = now.clone(), self.gram(here)
+        if last > 0:
+            z, gram = z.clone(), self._gram(here)
         for step in range(last + 1):
+            slopes = self._upper_step(here, step, z, upper, scratch)
+            if terms.shrinkage != 1:
+                total *= self._shrinkage(here, step, total)
             place = None if self.batches is None else self.batches.place[here, step]
-            outputs = now if place is None else taken(now, place)
-            first, others = self.stack.gradients(outputs, upper, self.slope(here, step), scratch)
-            self.step_above(here, upper, others, step)
-            if moved is None:
-                continue
-            total = moved[here]
-            if course.kept != 1:
-                total *= self._kept(here, step, total)
             if place is None:
-                total += first
+                total += slopes
             else:
-                total.scatter_add_(2, spread(place, len(first[0])), first)
+                total.scatter_add_(2, column_index(place, len(slopes[0])), slopes)
             if gram is not None and step < last:  # nobody looks at where the last step leads
-                reach = gram if place is None else gram_rows(gram, place)
-                now.baddbmm_(first, reach, beta=course.kept, alpha=-course.lr)
-                if anchor is not None:
-                    now.add_(anchor[here], alpha=course.lr * course.pull)
-        if moved is not None:
-            moved[here] *= -course.lr
+                reach = gram if place is None else select_gram_rows(gram, place)
+                z.baddbmm_(slopes, reach, beta=terms.shrinkage, alpha=-terms.lr)
+                if anchor_z is not None:
+                    z.add_(anchor_z, alpha=terms.lr * terms.pull)
+        total *= -terms.lr
 
-    def _kept(self, here: slice, step: int, like: Tensor) -> float | Tensor:
+    def _upper_step(
+        self, here: slice, step: int, z: Tensor, upper: list[Tensor], scratch: ScratchBuffers
+    ) -> Tensor:
+        """Make a step with the weights above the first layer, in place.
+
+        Gives the derivative by the first layer's outputs on the samples of this step.
+        """
+        y = self.rows.y[here]
+        if self.batches is None:
+            assert self.weight is not None
+            weight = self.weight[here]
+        else:
+            place, weight = self.batches.place[here, step], self.batches.weight[here, step]
+            z, y = select_columns(z, place), y.gather(1, place)
+        slopes, gradients = self.network.upper_gradients(z, upper, y, weight, scratch)
+        terms = self.upper_terms
+        for name, piece, gradient in zip(self.network.upper_names, upper, gradients, strict=True):
+            if not terms.is_empty:
+                gradient = terms.add_to_gradient(name, gradient, piece, here)
+                if not self.equal_steps:
+                    gradient = zero_if_finished(gradient, self.steps[here], step)
+            piece.sub_(gradient, alpha=self.lr)
+        return slopes
+
+    def _gram(self, here: slice) -> Tensor:
+        """The inner products [b, n, n] of clients' samples, of their 1 for the bias as well."""
+        gram = self.grams.of(self.x[here], None if self.ids is None else self.ids[here])
+        return gram.add_(1) if self.network.has_bias else gram
+
+    def _shrinkage(self, here: slice, step: int, like: Tensor) -> float | Tensor:
         """What a step leaves of what was; everything where a client has finished."""
         steps = self.steps[here]
         if min(steps) > step:
-            return self.course.kept
-        shares = [self.course.kept if step < count else 1.0 for count in steps]
-        return numbers(shares, like)[:, None, None]
+            return self.first_terms.shrinkage
+        shares = [self.first_terms.shrinkage if step < count else 1.0 for count in steps]
+        return tensor_like(shares, like)[:, None, None]
 
 
-def numbers(values: list[float], like: Tensor) -> Tensor:
-    """Numbers in the type and on the device of another tensor."""
-    return torch.tensor(values, dtype=like.dtype, device=like.device)
+def select_columns(values: Tensor, place: Tensor) -> Tensor:
+    """The columns `place` [m, b] of values [m, h, n]."""
+    return values.gather(2, column_index(place, values.shape[1]))
 
 
-def gram_rows(grams: Tensor, place: Tensor) -> Tensor:
+def column_index(place: Tensor, height: int) -> Tensor:
+    """Columns [m, b] for each of so many rows."""
+    return place[:, None].expand(-1, height, -1)
+
+
+def select_gram_rows(grams: Tensor, place: Tensor) -> Tensor:
     """The rows `place` [m, b] of matrices [m, n, n]."""
     n = grams.shape[1]
     row = place + n * torch.arange(len(place), device=place.device)[:, None]
     return grams.flatten(0, 1).index_select(0, row.flatten()).view(*place.shape, n)
 
 
-def even(count: int, most: int) -> int:
-    """The size of blocks of about `most` of so many clients: of like size, and no thread idle."""
-    blocks = -(-count // max(1, most))
-    threads = torch.get_num_threads()
-    return -(-count // (blocks * threads)) * threads
+def tensor_like(values: list[float], like: Tensor) -> Tensor:
+    """Numbers in the type and on the device of another tensor."""
+    return torch.tensor(values, dtype=like.dtype, device=like.device)

@@ -20,34 +20,34 @@ from coterie.core.cohort import Descent, Rows, Seeds, nan_to_inf
 from coterie.core.errors import DataError
 from coterie.core.layout import keeps_statistics
 from coterie.core.task import Task
-from coterie.engine.kernels.minibatches import Batches, standing
-from coterie.engine.kernels.objective import Terms
-from coterie.engine.kernels.reference import PerClient, slopes, training
+from coterie.engine.kernels.minibatches import MiniBatches, zero_if_finished
+from coterie.engine.kernels.objective import ObjectiveTerms
+from coterie.engine.kernels.reference import PerClientKernel, differentiate, training
 from coterie.tensors.devices import ACCELERATOR_BYTES, CPU
-from coterie.tensors.lazy import as_selected_rows, dense, rows_of, select_rows
+from coterie.tensors.lazy import as_selected_rows, dense, select_rows, slice_rows
 
 # What the samples that are worked on at a time may occupy: what layers make of them takes many
-# times as much. It was not measured.
+# times as much.
 SAMPLE_BYTES = ACCELERATOR_BYTES // 8
-TRIED = 3  # samples by which a network is tried
+TRIAL_SAMPLES = 3  # by which a network is tried
 
 Tensors = dict[str, Tensor]
 
 
-class Vmapped:
+class VmappedKernel:
     """All clients of a chunk at once by `vmap`; one by one where that would not be the same."""
 
     def __init__(self, task: Task, device: torch.device = CPU) -> None:
         self.task = task
-        self.one_by_one = PerClient(task, device)
+        self.one_by_one = PerClientKernel(task, device)
         self.module = self.one_by_one.module
         self._exact: bool | None = None  # whether this network can be done so; None: not tried
 
     def losses(self, models: Tensor, rows: Rows) -> Tensor:
-        if not self.takes(rows):
+        if not self.is_exact_for(rows):
             return self.one_by_one.losses(models, rows)
         shared = models.dim() == 2
-        blocks = blocks_of(rows)
+        blocks = blocks_by_samples(rows)
         return torch.cat(
             [self._losses(models if shared else models[here], some) for here, some in blocks]
         )
@@ -59,39 +59,40 @@ class Vmapped:
         return index, select_rows(models, index)
 
     def score(self, models: Tensor, rows: Rows) -> Tensor:
-        if not self.takes(rows):
+        if not self.is_exact_for(rows):
             return self.one_by_one.score(models, rows)
         return torch.cat(
             [
                 self.task.score(self._outputs(models, here, some.x), some.y, some.mask)
-                for here, some in blocks_of(rows)
+                for here, some in blocks_by_samples(rows)
             ]
         )
 
     def gradient(self, models: Tensor, rows: Rows, seeds: Seeds) -> Tensor:
-        if not self.takes(rows):
+        if not self.is_exact_for(rows):
             return self.one_by_one.gradient(models, rows, seeds)
         found = torch.zeros_like(dense(models))
         with training(self.module):
-            for here, some in blocks_of(rows):
+            for here, some in blocks_by_samples(rows):
                 weight = some.weights(models.dtype)
-                parts = self._slopes(*self._open(rows_of(models, here)), some.x, some.y, weight)
-                found[here, : self.task.layout.trained_size] = flat(parts)
+                trained, carried = self._open(slice_rows(models, here))
+                parts = self._gradients(trained, carried, some.x, some.y, weight)
+                found[here, : self.task.layout.trained_size] = flatten_by_client(parts)
         return found
 
     def descend(self, start: Tensor, rows: Rows, descent: Descent) -> Tensor:
-        if not self.takes(rows):
+        if not self.is_exact_for(rows):
             return self.one_by_one.descend(start, rows, descent)
-        blocks = blocks_of(rows)
+        blocks = blocks_by_samples(rows)
         with training(self.module):
             return torch.cat(
                 [
-                    self._descend(rows_of(start, here), some, descent.slice_clients(here))
+                    self._descend(slice_rows(start, here), some, descent.slice_clients(here))
                     for here, some in blocks
                 ]
             )
 
-    def takes(self, rows: Rows) -> bool:
+    def is_exact_for(self, rows: Rows) -> bool:
         """Whether the network can be done for all clients at once; tried on the first samples."""
         if self._exact is None and rows.y.numel():
             self._exact = not keeps_statistics(self.module) and self._agrees(rows)
@@ -100,9 +101,9 @@ class Vmapped:
     def _agrees(self, rows: Rows) -> bool:
         """Whether two clients, with padding, have the losses and the step of the reference."""
         client = int(rows.size.argmax())
-        x, y = rows.x[client, :TRIED], rows.y[client, :TRIED]
+        x, y = rows.x[client, :TRIAL_SAMPLES], rows.y[client, :TRIAL_SAMPLES]
         x, y = (torch.cat([part, torch.zeros_like(part[:1])]) for part in (x, y))
-        size = torch.tensor([min(TRIED, int(rows.size[client])), 1], device=y.device)
+        size = torch.tensor([min(TRIAL_SAMPLES, int(rows.size[client])), 1], device=y.device)
         pair = Rows(torch.stack([x, x]), torch.stack([y, y]), size)
         model = self.task.layout.flatten(self.task.module).to(y.device)
         models = torch.stack([model, model])
@@ -117,7 +118,7 @@ class Vmapped:
                 reference = self.one_by_one.descend(models, pair, step)
             carried = slice(self.task.layout.trained_size, None)
             still = torch.equal(ends[:, carried], models[:, carried])
-            return still and close(losses, expected) and close(ends, reference)
+            return still and nearly_equal(losses, expected) and nearly_equal(ends, reference)
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, ValueError, DataError):  # what vmap refuses: a draw, for example
@@ -177,7 +178,7 @@ class Vmapped:
             {name: t.clone() for name, t in tensors.items() if name not in trained},
         )
 
-    def _slopes(
+    def _gradients(
         self, trained: Tensors, carried: Tensors, x: Tensor, y: Tensor, weight: Tensor
     ) -> list[Tensor]:
         """The derivative of each client's weighted losses by its own tensors.
@@ -187,39 +188,39 @@ class Vmapped:
         with torch.enable_grad():
             output = self._forward({**trained, **carried}, x)
             loss = (self.task.losses(output, y) * weight).sum()
-        return slopes(loss, trained)
+        return differentiate(loss, trained)
 
     def _descend(self, start: Tensor, rows: Rows, descent: Descent) -> Tensor:
         layout = self.task.layout
         trained, carried = self._open(start)
-        batches = Batches.of(descent, layout.dtype, rows.y.device)
+        batches = MiniBatches.of(descent, layout.dtype, rows.y.device)
         x, y, weight = rows.x, rows.y, rows.weights(layout.dtype)
-        terms = Terms(layout, descent)
+        terms = ObjectiveTerms(layout, descent)
         for step in range(max(descent.steps)):
             if batches is not None:
                 weight = batches.weight[:, step]
                 x, y, _ = rows.take(batches.place[:, step])
-            found = self._slopes(trained, carried, x, y, weight)
+            found = self._gradients(trained, carried, x, y, weight)
             with torch.no_grad():
-                for (name, now), slope in zip(trained.items(), found, strict=True):
-                    slope = terms.with_gradient(name, slope, now)
-                    now -= descent.lr * standing(slope, descent.steps, step)
-        return flat([*trained.values(), *carried.values()]).to(start.dtype)
+                for (name, now), gradient in zip(trained.items(), found, strict=True):
+                    gradient = terms.add_to_gradient(name, gradient, now)
+                    now -= descent.lr * zero_if_finished(gradient, descent.steps, step)
+        return flatten_by_client([*trained.values(), *carried.values()]).to(start.dtype)
 
 
-def blocks_of(rows: Rows) -> Iterator[tuple[slice, Rows]]:
+def blocks_by_samples(rows: Rows) -> Iterator[tuple[slice, Rows]]:
     """As many clients at a time as there is room for: which they are, and their rows."""
     bytes_of_one = max(1, rows.x[0].numel() * rows.x.element_size())
     block = max(1, SAMPLE_BYTES // bytes_of_one)
     return rows.client_blocks(block)
 
 
-def flat(tensors: list[Tensor]) -> Tensor:
+def flatten_by_client(tensors: list[Tensor]) -> Tensor:
     """The tensors [b, ...] of each client one after another in one vector, [b, d]."""
     return torch.cat([tensor.detach().reshape(len(tensor), -1) for tensor in tensors], 1)
 
 
-def close(one: Tensor, other: Tensor) -> bool:
+def nearly_equal(one: Tensor, other: Tensor) -> bool:
     """Whether two results are the same to rounding, on devices that round generously."""
     share = 1e-6 if one.dtype == torch.float64 else 1e-2
     bound = share * float(other.abs().max())

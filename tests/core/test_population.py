@@ -1,0 +1,58 @@
+import pytest
+import torch
+
+from coterie.core.clients import on_client
+from coterie.core.population import RoundClients
+
+
+class Recorder:
+    """Runs nothing, and records what it was asked for."""
+
+    population, task = 9, "the task"
+
+    def __init__(self):
+        self.calls = []
+
+    def collect(self, call, fold):
+        self.calls.append(call)
+        return call.ids, fold.start()
+
+
+class Method:
+    @on_client
+    def train(self, cohort, model): ...
+
+    def plain(self, cohort): ...
+
+
+def clients_of(recorder):
+    return RoundClients(recorder, 3, torch.tensor([1, 4, 6]), (0, "round", 3), "round")
+
+
+def test_a_step_reaches_who_runs_it_with_round_message_and_address():
+    recorder = Recorder()
+    ids, up = clients_of(recorder).run(Method().train, model=torch.ones(2))
+    call = recorder.calls[0]
+    assert ids.tolist() == [1, 4, 6]
+    assert up is None
+    assert (call.round, call.address, list(call.message)) == (3, (0, "round", 3, 0), ["model"])
+
+
+def test_no_two_calls_of_a_round_share_their_randomness():
+    recorder = Recorder()
+    clients = clients_of(recorder)
+    for some in (clients, clients.only(torch.tensor([4])), clients):
+        some.run(Method().train, model=torch.ones(2))
+    assert [call.address[-1] for call in recorder.calls] == [0, 1, 2]
+
+
+def test_narrowed_clients_are_in_order_and_know_the_whole_federation():
+    some = clients_of(Recorder()).only(torch.tensor([6, 1]))
+    assert some.ids.tolist() == [1, 6]
+    assert (some.population, some.round, some.task) == (9, 3, "the task")
+    assert some.purpose == "round"
+
+
+def test_only_a_client_step_is_run():
+    with pytest.raises(AssertionError, match="not marked @on_client"):
+        clients_of(Recorder()).run(Method().plain)
