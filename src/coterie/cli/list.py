@@ -11,7 +11,9 @@ def add_list(commands: Any) -> None:
     every = commands.add_parser("list", help="list algorithms, federations and networks")
     every.set_defaults(command=list_command)
 
-    describe = commands.add_parser("describe", help="explain an algorithm, a federation or a network")
+    describe = commands.add_parser(
+        "describe", help="explain an algorithm, a federation or a network"
+    )
     describe.add_argument("name")
     describe.set_defaults(command=describe_command)
 
