@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Atomic writing of files: a file is complete, or it is not there."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def to_json(content: Any, indent: int | None = None) -> str:
-    """Content as JSON, which has no word for numbers that are not finite: they become null.
+    """Content as JSON; numbers that are not finite, which JSON cannot express, become null.
 
     >>> to_json({"loss": float("nan"), "k": [1, float("inf")]})
     '{"loss": null, "k": [1, null]}'

@@ -23,7 +23,7 @@ from coterie.core.errors import CoterieError, CoterieWarning, SettingError
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose complaints are one sentence, as all others of coterie."""
+    """A parser whose errors are one sentence, as all others of coterie are."""
 
     def error(self, message: str) -> NoReturn:
         raise SettingError(f"{message} (`coterie --help` shows how it is used)")
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        # Whoever read our output has had enough; nothing may be written when Python closes it.
+        # The reader of our output has closed it, as `head` does: nothing may be written at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:

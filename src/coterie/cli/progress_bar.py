@@ -1,4 +1,4 @@
-"""What a run shows while it goes on, on stderr, and when it is done."""
+"""Progress of runs on the terminal (stderr), and the outcome as text."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class RunProgressBar:
         self.title = title
         self.rounds = rounds
         self.first = done
-        self.round = 0  # that goes on; 0: the start
-        self.heard = False  # of a round that is done
-        self.began = self.said = time.monotonic()
+        self.round = 0  # the current round; 0: the start
+        self.finished_round = False  # whether a round is done
+        self.began = self.printed = time.monotonic()
         self.console = Console(stderr=True)
         self.bar: Bar | None = None
         if self.console.is_terminal:
@@ -56,25 +56,25 @@ class RunProgressBar:
         if round and not self.round:
             self.began = time.monotonic()  # the time left is that of rounds
         self.round = round
-        if self.heard:
+        if self.finished_round:
             return
         news = f"{f'round {round}/{self.rounds}' if round else 'start'}  {replies} replies"
         if self.bar is not None:
             self.bar.update(self.row, news=news)
-        elif time.monotonic() - self.said >= QUIET_SECONDS:
+        elif time.monotonic() - self.printed >= QUIET_SECONDS:
             self._print(news)
 
     def on_round(self, record: dict[str, Any]) -> None:
         """Show a round that is done."""
-        self.heard = True
+        self.finished_round = True
         news = self._status_text(record)
         if self.bar is not None:
             self.bar.update(self.row, completed=record["round"], news=news)
-        elif record["round"] == self.rounds or time.monotonic() - self.said >= QUIET_SECONDS:
+        elif record["round"] == self.rounds or time.monotonic() - self.printed >= QUIET_SECONDS:
             self._print(news)
 
     def _print(self, news: str) -> None:
-        self.said = time.monotonic()
+        self.printed = time.monotonic()
         print(f"{self.title}: {news}", file=sys.stderr, flush=True)
 
     def _status_text(self, record: dict[str, Any]) -> str:
@@ -98,7 +98,7 @@ class SweepProgressBar:
 
     def __init__(self, title: str) -> None:
         self.title = title
-        self.began = self.said = time.monotonic()
+        self.began = self.printed = time.monotonic()
         self.first: int | None = None  # rounds that were there when it began
         self.console = Console(stderr=True)
         self.status = self.console.status(title) if self.console.is_terminal else None
@@ -122,8 +122,8 @@ class SweepProgressBar:
             news += f", {left // 60:.0f}:{left % 60:02.0f} left"
         if self.status is not None:
             self.status.update(news)
-        elif finished == runs or time.monotonic() - self.said >= QUIET_SECONDS:
-            self.said = time.monotonic()
+        elif finished == runs or time.monotonic() - self.printed >= QUIET_SECONDS:
+            self.printed = time.monotonic()
             print(news, file=sys.stderr, flush=True)
 
 
@@ -163,11 +163,11 @@ def outcome_text(run: Run) -> str:
         f"{names}: {result['rounds']} rounds, seed {result['seed']}, {result['seconds']:.1f} s"
     ]
     prefix = "" if "loss" in numbers else "train_"
-    words = prefix.replace("_", " ")
+    kind = prefix.replace("_", " ")
     if f"{prefix}accuracy_macro" in numbers:
         pooled, mean = numbers[f"{prefix}accuracy"], numbers[f"{prefix}accuracy_macro"]
-        lines.append(f"  {words}accuracy  {pooled:.2%} of samples, {mean:.2%} as mean of clients")
-    lines.append(f"  {words}loss      {numbers[f'{prefix}loss']:.4g}")
+        lines.append(f"  {kind}accuracy  {pooled:.2%} of samples, {mean:.2%} as mean of clients")
+    lines.append(f"  {kind}loss      {numbers[f'{prefix}loss']:.4g}")
     if "distance" in numbers:
         lines.append(
             f"  distance  {numbers['distance']:.4g} one to one, "

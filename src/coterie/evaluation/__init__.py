@@ -1,1 +1,1 @@
-"""How a run is judged: which model serves which client, and how well it does."""
+"""Evaluation of a run: which model serves which client, and how well it does."""

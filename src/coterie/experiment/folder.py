@@ -80,8 +80,8 @@ class RunFolder:
     def config(self) -> dict[str, Any]:
         """What was run.
 
-        Settings of runs that there were not yet at the time have their default: what was done then
-        is what that does.
+        Settings that did not exist when the run began have their default, which does what was done
+        then.
         """
         try:
             config: dict[str, Any] = json.loads((self.path / "config.json").read_text())

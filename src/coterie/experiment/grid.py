@@ -2,8 +2,8 @@
 
 Every combination of a start and of values is a copy of the run: the same federation, the same
 participants and batches, other models. The copies run in lock-step (`engine/copies/lockstep.py`).
-The outcome is that of the copy with the lowest training loss; the truth, where it is known, has no
-say. A copy whose models are no longer finite has diverged and is left behind.
+The outcome is that of the copy with the lowest training loss; true clusters are not used to choose.
+A copy whose models are no longer finite has diverged and is not continued.
 
 The folder is that of the best copy, with the others' numbers in `result.json` under `copies` and
 their rounds in `copies.jsonl`: one line for each round, in it one record for each copy.
@@ -103,7 +103,7 @@ class Grid:
         self.threads = LockstepThreads(clients.kernel, len(federation))
         self.folder: RunFolder | None = None
         self.saved = 0  # rounds that the last checkpoint holds
-        self._said: list[str] = []  # warnings that belong to no single copy
+        self.warnings: list[str] = []  # those that belong to no single copy
 
     def _run_in_step(
         self,
@@ -210,9 +210,9 @@ class Grid:
             if not issubclass(warning.category, CoterieWarning):
                 warnings.warn_explicit(text, warning.category, warning.filename, warning.lineno)
             elif not any(
-                text in said for said in (self._said, *(copy.run.warnings for copy in live))
+                text in known for known in (self.warnings, *(copy.run.warnings for copy in live))
             ):
-                self._said.append(text)
+                self.warnings.append(text)
 
     def _choose(self, best: Copy) -> None:
         """Make the folder and the outcome those of the best copy."""
@@ -226,7 +226,7 @@ class Grid:
             # The IFCA paper calls a trial successful when any of its copies is.
             run.metrics["success_any"] = max(each["success"] for each in reached)
             run.metrics["success_any_nearest"] = max(each["success_nearest"] for each in reached)
-        run.warnings.extend(self._said)
+        run.warnings.extend(self.warnings)
         for text in run.warnings:
             warnings.warn(text, CoterieWarning, stacklevel=3)
         if self.folder is not None:

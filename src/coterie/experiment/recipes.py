@@ -35,12 +35,12 @@ class Entry:
 
     name: str
     run: str  # words of `coterie run`, without the seed
-    quick: str | None  # settings that make it quick; None: left out when in a hurry
+    quick: str | None  # settings that make it quick; None: left out in quick mode
     published: dict[str, float]
     tolerance: dict[str, float]
 
     def words(self, mode: str) -> list[str]:
-        """The words of `coterie run`; in a hurry with the settings that make it quick."""
+        """The words of `coterie run`; in quick mode with the settings that make it quick."""
         words = shlex.split(self.run)
         if mode == "full":
             return words

@@ -22,7 +22,7 @@ from coterie.experiment.folder import RunFolder
 from coterie.experiment.plan import complete_settings, make_plan
 
 POLL_SECONDS = 0.2
-PATIENCE_SECONDS = 30.0  # for a run to finish its round and leave a checkpoint
+STOP_SECONDS = 30.0  # for a run to finish its round and leave a checkpoint
 # Threads of the numerical libraries; two processes that both use all cores slow each other down.
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -53,7 +53,7 @@ class Job:
 
 
 class SweepProcess:
-    """A process that does a job; what it says goes to a log file beside the job's folder."""
+    """A process that does a job; its output goes to a log file beside the job's folder."""
 
     def __init__(self, job: Job, threads: dict[str, str]) -> None:
         self.job = job
@@ -71,10 +71,12 @@ class SweepProcess:
             )
 
     def end(self) -> None:
-        """Wait until it has left its checkpoint; one that does not listen is ended all the same."""
+        """Wait until it has left its checkpoint; after a while, terminate it."""
         try:
-            self.process.wait(PATIENCE_SECONDS)
-        except subprocess.TimeoutExpired:  # as in a shell that starts its jobs deaf to Ctrl-C
+            self.process.wait(STOP_SECONDS)
+        except (
+            subprocess.TimeoutExpired
+        ):  # as where a shell starts background jobs that ignore Ctrl-C
             self.process.terminate()
             self.process.wait()
 
@@ -95,7 +97,7 @@ def available_cores() -> int:
 def thread_limits(processes: int) -> dict[str, str]:
     """The environment of each of several processes that compute at the same time: its threads.
 
-    Who has asked for fewer, by `OMP_NUM_THREADS`, gets these.
+    No more than `OMP_NUM_THREADS` asks for.
     """
     share, wish = max(1, available_cores() // processes), os.environ.get("OMP_NUM_THREADS", "")
     return dict.fromkeys(THREADS, str(min(share, int(wish)) if wish.isdecimal() else share))
@@ -139,7 +141,7 @@ def run_jobs(
 
 
 def failure_text(failed: Sequence[SweepProcess]) -> str:
-    """What went wrong in which runs; what many complain of is said once."""
+    """What went wrong in which runs; an error that several have is listed once."""
     by_text: dict[str, list[str]] = {}
     for worker in failed:
         by_text.setdefault(worker.last_error, []).append(" ".join(worker.job.words))

@@ -1,7 +1,7 @@
 """Trackers: the numbers of a run in MLflow or TensorBoard as well. Off unless they are asked for.
 
-A tracker is told of the settings at the beginning, of every round that was evaluated, and of the
-outcome. Both libraries belong to the extra `track` and are imported only when one is made.
+A tracker gets the settings at the beginning, every round that was evaluated, and the outcome. Both
+libraries belong to the extra `track` and are imported only when one is made.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from coterie.experiment.folder import Record
 
 
 class Tracker(Protocol):
-    """Where the numbers of a run are written to, beside its folder."""
+    """Where the numbers of a run are written to, besides its folder."""
 
     def begin(self, config: dict[str, Any]) -> None:
-        """Take down what is run: the content of config.json."""
+        """Record what is run: the content of config.json."""
 
     def round(self, record: Record) -> None:
-        """Take down the numbers of a round; nothing happens if it was not evaluated."""
+        """Record the numbers of a round; nothing happens if it was not evaluated."""
 
     def end(self, result: dict[str, Any]) -> None:
-        """Take down the outcome, the content of result.json, and close."""
+        """Record the outcome, the content of result.json, and close."""
 
 
 class TensorBoard:
@@ -70,7 +70,7 @@ class MLflow:
             number = known.experiment_id if known else self.client.create_experiment("coterie")
             self.run = self.client.create_run(number, run_name=name).info.run_id
         except mlflow.exceptions.MlflowException as error:
-            raise CoterieError(f"MLflow cannot take down the run: {error}") from error
+            raise CoterieError(f"MLflow cannot record the run: {error}") from error
 
     def begin(self, config: dict[str, Any]) -> None:
         for name, value in all_settings(config).items():
@@ -117,7 +117,7 @@ def record_numbers(record: Record) -> dict[str, float]:
 
 
 def finite_values(values: dict[str, float]) -> dict[str, float]:
-    """Those that can be drawn."""
+    """The values that are finite: no others can be drawn."""
     return {name: float(value) for name, value in values.items() if math.isfinite(value)}
 
 

@@ -117,8 +117,8 @@ class Training:
         anew = not self.federation.unseen and self.evaluator.protocol == "train-loss"
         cluster = self.cluster_by_client(evaluation.serving) if anew else self.progress.cluster
         if number in self.frames.due:
-            everybody = evaluation.serving._replace(ids=self.population.ids)
-            self.frames.add(number, *self.evaluator.map(everybody), cluster)
+            everyone = evaluation.serving._replace(ids=self.population.ids)
+            self.frames.add(number, *self.evaluator.map(everyone), cluster)
         metrics = self.evaluator.metrics(evaluation, cluster)
         return metrics, self.evaluator.by_cluster(evaluation)
 

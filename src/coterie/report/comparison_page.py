@@ -35,8 +35,8 @@ def group_runs(runs: Sequence[RunFiles]) -> Groups:
             n for n in names if len({headline.setting_text(each.get(n)) for each in settings}) > 1
         ]
         for run, each in zip(alike, settings, strict=True):
-            words = [f"{name}={headline.setting_text(each.get(name))}" for name in told]
-            label = " ".join([algorithm, *words])
+            settings_text = [f"{name}={headline.setting_text(each.get(name))}" for name in told]
+            label = " ".join([algorithm, *settings_text])
             groups.setdefault(federation, {}).setdefault(label, []).append(run)
     return groups
 

@@ -1,4 +1,4 @@
-"""The short lines of the page: headline numbers, facts about the run, warnings, settings."""
+"""Headline numbers of the page, facts about the run, warnings and settings as text."""
 
 import json
 import math

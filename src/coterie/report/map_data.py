@@ -1,4 +1,4 @@
-"""The map of the clients with its frames, packed small; map.js draws the points."""
+"""The data of the client map: its frames in a compact form; map.js draws the points."""
 
 import base64
 from collections.abc import Sequence
@@ -81,10 +81,11 @@ def _frames(run: RunFiles) -> list[Frame]:
 
 
 def _to_axis_steps(frames: Sequence[Frame]) -> list[Frame]:
-    """The same frames in whole steps of the axes, each turned as its successor where it may be.
+    """The same frames in whole steps of the axes, rotated to match each other where possible.
 
     Losses under three or more models are drawn on a circle of fixed size. All else is a projection
-    whose directions and scale are arbitrary: it is turned to match the frame behind it and filled.
+    whose directions and scale are arbitrary: each frame is rotated to match the next one, and
+    scaled to fill the map.
     """
     done: list[Frame] = []
     for number, drawn, points, cluster in reversed(frames):
@@ -103,10 +104,10 @@ def _to_axis_steps(frames: Sequence[Frame]) -> list[Frame]:
 
 
 def _rotate_to(points: np.ndarray, like: np.ndarray) -> np.ndarray:
-    """Points rotated and mirrored, not stretched, so as to lie nearest to others."""
+    """Points rotated and mirrored, not stretched, to lie nearest to others (Procrustes)."""
     left, _, right = np.linalg.svd(points.T @ like)
-    turned: np.ndarray = points @ left @ right
-    return turned / max(1.0, float(np.abs(turned).max()))
+    rotated: np.ndarray = points @ left @ right
+    return rotated / max(1.0, float(np.abs(rotated).max()))
 
 
 def _to_base64(values: np.ndarray, kind: str) -> str:

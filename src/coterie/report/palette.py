@@ -38,7 +38,7 @@ def colour(cluster: Label) -> str:
 
 
 def sort_labels(labels: Sequence[Label]) -> list[Label]:
-    """Distinct labels: numbers in order, then words in order, then the missing one."""
+    """Distinct labels: numbers in order, then strings in order, then the missing one."""
     return sorted(
         set(labels),
         key=lambda label: (

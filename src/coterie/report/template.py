@@ -1,4 +1,4 @@
-"""Text of a page: templates, scripts, styles and data put into one file."""
+"""Pages from templates: HTML, scripts, styles and data in one file."""
 
 import json
 import math
@@ -53,7 +53,7 @@ def json_for_script(value: Any) -> Markup:
 
 
 def _finite(value: Any) -> Any:
-    """The same value with null for what JSON has no word for: NaN and the infinities."""
+    """The same value with null for what JSON cannot express: NaN and the infinities."""
     if isinstance(value, float):
         # Six digits are more than any cell or chart shows.
         return float(f"{value:.6g}") if math.isfinite(value) else None

@@ -102,5 +102,5 @@ class DisplacedModels:
         for total, weights in zip(first, member.to(self.dtype), strict=True):
             here = torch.nonzero(weights).flatten()
             if len(here):
-                moved = sum_of_combinations(self.combinations, self.x, here, weights[here])
-                total += moved.flatten()
+                displacement = sum_of_combinations(self.combinations, self.x, here, weights[here])
+                total += displacement.flatten()
