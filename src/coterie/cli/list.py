@@ -8,10 +8,12 @@ from typing import Any
 
 def add_list(commands: Any) -> None:
     """Add `coterie list` and `coterie describe` to the command line."""
-    every = commands.add_parser("list", help="list algorithms and federations")
+    every = commands.add_parser("list", help="list algorithms, federations and networks")
     every.set_defaults(command=list_command)
 
-    describe = commands.add_parser("describe", help="explain an algorithm or a federation")
+    describe = commands.add_parser(
+        "describe", help="explain an algorithm, a federation or a network"
+    )
     describe.add_argument("name")
     describe.set_defaults(command=describe_command)
 

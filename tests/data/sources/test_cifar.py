@@ -100,7 +100,7 @@ def small(folder, monkeypatch):
 @pytest.mark.parametrize("form", ["binary", "python", "sheets"])
 def test_every_form_gives_the_same_images(small, form):
     in_form(form, small)
-    assert cifar.SOURCE.present()
+    assert cifar.SOURCE.where() == small / "cifar10"
     assert cifar.SOURCE.get(print) == small / "cifar10"
     images, numbers = load_cifar10("train")
     assert images.shape == (5 * ROWS, 32, 32, 3)

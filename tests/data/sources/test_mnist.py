@@ -16,9 +16,9 @@ from coterie.data.sources import (
     load_mnist,
     load_mnist_writers,
     mnist,
-    read_idx,
 )
 from coterie.data.sources import download as downloads
+from coterie.data.sources.idx import read_idx
 
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 
@@ -209,7 +209,7 @@ def test_debians_fashion_mnist_is_the_published_one():
 
 
 @pytest.mark.skipif(
-    not mnist.WRITERS_SOURCE.present(),
+    mnist.WRITERS_SOURCE.where() is None,
     reason="qmnist-train-labels-idx2-int is in no data folder: set COTERIE_DATA",
 )
 def test_mnist_was_written_by_539_people_of_two_groups():

@@ -43,21 +43,12 @@ def test_every_source_has_a_line_that_says_where_it_is(folder):
 
 
 def test_nothing_is_present_in_an_empty_cache(folder):
-    assert not any(source.present() for source in sources.SOURCES.values())
+    assert not any(source.where() for source in sources.SOURCES.values())
 
 
-def test_the_path_of_a_source_is_where_it_is_or_will_be(folder, tmp_path):
-    assert sources.path("femnist") == folder / "femnist"
-    elsewhere = tmp_path / "cache" / "coterie" / "femnist"
-    elsewhere.mkdir(parents=True)
-    (elsewhere / "a.npz").touch()
-    assert sources.path("femnist") == elsewhere
-
-
-@pytest.mark.parametrize("ask", [sources.path, lambda name: sources.get(name, print)])
-def test_an_unknown_source_is_refused(ask):
+def test_an_unknown_source_is_refused():
     with pytest.raises(SettingError, match="no source is named mnits; did you mean `mnist`"):
-        ask("mnits")
+        sources.get("mnits", print)
 
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path, monkeypatch):

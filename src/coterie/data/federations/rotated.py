@@ -101,7 +101,7 @@ class RotatedFashion(RotatedMnist):
 
 @dataclass(frozen=True, kw_only=True)
 class RotatedCifar(Settings):
-    """CIFAR-10 upright and upside down, with the network and augmentation of the IFCA paper."""
+    """CIFAR-10 upright and upside down, with two clusters as in the IFCA paper."""
 
     clients: int = setting(200, "clients m in all")
     samples: int = setting(0, "training samples n of each client; 0: as many as there are")

@@ -12,13 +12,12 @@ from pathlib import Path
 
 from coterie.core.errors import SettingError, did_you_mean
 from coterie.data.sources import celeba, cifar, femnist, mnist
-from coterie.data.sources.cache import folders, read_cached
-from coterie.data.sources.celeba import CelebaData, load_celeba
+from coterie.data.sources.cache import folders
+from coterie.data.sources.celeba import load_celeba
 from coterie.data.sources.cifar import load_cifar10
 from coterie.data.sources.digits import load_digits
-from coterie.data.sources.femnist import FemnistData, load_femnist
-from coterie.data.sources.idx import read_idx
-from coterie.data.sources.mnist import MNIST, load_fashion_mnist, load_mnist, load_mnist_writers
+from coterie.data.sources.femnist import load_femnist
+from coterie.data.sources.mnist import load_fashion_mnist, load_mnist, load_mnist_writers
 from coterie.data.sources.source import Source
 
 SOURCES: dict[str, Source] = {
@@ -46,12 +45,6 @@ def get(name: str, say: Callable[[str], None]) -> Path:
     return find_source(name).get(say)
 
 
-def path(name: str) -> Path:
-    """The folder that holds a source, or else the one that `get` would put it in."""
-    source = find_source(name)
-    return source.where() or source.folders()[0]
-
-
 def list_sources() -> str:
     """All sources on a line each: the name, what it is, and where it is."""
     rows = [("source", "what it is", "where")]
@@ -64,11 +57,7 @@ def list_sources() -> str:
 
 
 __all__ = [
-    "MNIST",
     "SOURCES",
-    "CelebaData",
-    "FemnistData",
-    "Source",
     "folders",
     "get",
     "list_sources",
@@ -79,7 +68,4 @@ __all__ = [
     "load_femnist",
     "load_mnist",
     "load_mnist_writers",
-    "path",
-    "read_cached",
-    "read_idx",
 ]

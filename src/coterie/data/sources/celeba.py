@@ -58,7 +58,7 @@ class CelebaData(NamedTuple):
 
 def load_celeba() -> CelebaData:
     """CelebA by person, everybody in it: LEAF leaves out those with fewer than 5 images."""
-    folder = next(filter(None, map(raw_folder, source_folders("celeba"))), None)
+    folder = next(filter(None, map(find_raw_folder, source_folders("celeba"))), None)
     if folder is None:
         raise DataError(SOURCE.missing())
     owners = read_identities(folder / IDENTITIES)
@@ -77,7 +77,7 @@ def load_celeba() -> CelebaData:
     )
 
 
-def raw_folder(place: Path) -> Path | None:
+def find_raw_folder(place: Path) -> Path | None:
     """The folder with the three parts of CelebA beside each other; None if there is none."""
     for folder in (place / inside for inside in INSIDE):
         lists = all((folder / name).is_file() for name in (ATTRIBUTES, IDENTITIES))
@@ -153,7 +153,7 @@ def read_face(path: Path) -> np.ndarray:
 
 def has_celeba(folder: Path) -> bool:
     """Whether a folder has CelebA."""
-    return raw_folder(folder) is not None
+    return find_raw_folder(folder) is not None
 
 
 def check_celeba(folder: Path) -> None:

@@ -29,7 +29,7 @@ from coterie.data.sources.cache import (
     sha256_of,
     source_folders,
 )
-from coterie.data.sources.pickles import Plain
+from coterie.data.sources.pickles import PlainUnpickler
 from coterie.data.sources.source import Source
 from coterie.files import write_bytes
 
@@ -130,7 +130,7 @@ def encode_batch(planes: np.ndarray, labels: Any, name: str) -> bytes:
 def from_python(contents: bytes, name: str) -> bytes:
     """A binary batch from a Python batch, a pickle that is read without running anything."""
     try:
-        values = Plain(io.BytesIO(contents), encoding="bytes").load()
+        values = PlainUnpickler(io.BytesIO(contents), encoding="bytes").load()
         planes, labels = values[b"data"].values, values[b"labels"]
     except DataError as error:
         raise DataError(f"{name} is not a Python batch of CIFAR-10: {error}") from error

@@ -109,7 +109,7 @@ def from_npz(path: Path, *, resampled: bool = False) -> FemnistData:
         raise DataError(f"`writer` of {path} must lie in 0 to {len(names) - 1}")
     rows = kept[writer]
     number = np.cumsum(kept) - 1  # of each writer that is kept, among those
-    return sorted_by_writer(
+    return sort_by_writer(
         x[rows],
         y[rows],
         number[writer[rows]],
@@ -174,7 +174,7 @@ def parquet_blocks(paths: Iterable[Path]) -> Iterator[Block]:
                     if None in columns["writer_id"]:
                         raise DataError(f"every image in {path} must have a writer_id")
                     yield Block(
-                        np.stack([pixels(image, path) for image in columns["image"]]),
+                        np.stack([decode_image(image, path) for image in columns["image"]]),
                         np.array(columns["character"]),
                         [str(name) for name in columns["writer_id"]],
                         None,
@@ -183,7 +183,7 @@ def parquet_blocks(paths: Iterable[Path]) -> Iterator[Block]:
             raise DataError(f"{path} cannot be read: {error}") from error
 
 
-def pixels(cell: Any, path: Path) -> np.ndarray:
+def decode_image(cell: Any, path: Path) -> np.ndarray:
     """The grey values [28, 28] of an image file in a cell of a table."""
     try:
         with Image.open(io.BytesIO(cell["bytes"]), formats=IMAGE_FORMATS) as image:
@@ -208,7 +208,7 @@ def assemble_blocks(blocks: Iterable[Block], origin: Path) -> FemnistData:
         splits.append(np.full(len(block.labels), split or 0, np.int64))
     if not numbers:
         raise DataError(f"there is no image in the files of {origin}")
-    return sorted_by_writer(
+    return sort_by_writer(
         np.concatenate(images),
         np.concatenate(labels),
         np.concatenate([np.array(row, np.int64) for row in writers]),
@@ -218,7 +218,7 @@ def assemble_blocks(blocks: Iterable[Block], origin: Path) -> FemnistData:
     )
 
 
-def sorted_by_writer(
+def sort_by_writer(
     images: np.ndarray,
     labels: np.ndarray,
     writer: np.ndarray,

@@ -14,7 +14,7 @@ import numpy as np
 from coterie.core.errors import DataError
 
 
-class Plain(pickle.Unpickler):
+class PlainUnpickler(pickle.Unpickler):
     """Reads pickles of plain values and arrays of bytes, and refuses everything else.
 
     Nothing of numpy is called: stand-ins take the place of its arrays and kinds.

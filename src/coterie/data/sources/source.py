@@ -39,10 +39,6 @@ class Source:
         """The first folder that has it; None if none has."""
         return next((folder for folder in self.folders() if self.is_in(folder)), None)
 
-    def present(self) -> bool:
-        """Whether it is here; its contents are checked when they are read."""
-        return self.where() is not None
-
     def get(self, say: Callable[[str], None]) -> Path:
         """Bring it into the cache unless it is there, verify it, and return its folder."""
         here = self.where()

@@ -49,36 +49,15 @@ def federation_from_table(
     return settings.prepare(source, seed).federation
 
 
-def federation_from_folder(
-    path: str | Path,
-    *,
-    label: str = "label",
-    features: str | Sequence[str] = "",
-    target: str = "auto",
-    train_share: float = 0.8,
-    min_samples: int = 2,
-    categories: int = 20,
-    standardise: bool = True,
-    seed: int = 0,
-) -> Federation:
+def federation_from_folder(path: str | Path, **settings: Any) -> Federation:
     """A federation from a folder with one file for each client, named after it.
 
-    `.npz` files hold arrays x and y, which are taken as they are; then `label`, `features`,
-    `categories` and `standardise` do nothing. Other files hold tables.
+    The settings are those of `federation_from_table`. `.npz` files hold arrays x and y, which are
+    taken as they are; then `label`, `features`, `categories` and `standardise` do nothing.
     """
     if not existing_path(path).is_dir():
         raise SettingError(f"a folder with a file for each client is needed, got the file {path}")
-    return federation_from_table(
-        path,
-        label=label,
-        features=features,
-        target=target,
-        train_share=train_share,
-        min_samples=min_samples,
-        categories=categories,
-        standardise=standardise,
-        seed=seed,
-    )
+    return federation_from_table(path, **settings)
 
 
 def federation_from_datasets(

@@ -1,0 +1,51 @@
+import pytest
+import torch
+from torch import nn
+
+from coterie import Classification, Regression
+from coterie.core.errors import SettingError
+
+
+def test_draws_are_pytorchs_own_initialisation_and_depend_on_the_generator_only():
+    task = Classification(nn.Linear(3, 2))
+    torch.manual_seed(5)
+    one = task.draw(torch.Generator().manual_seed(1))
+    torch.manual_seed(6)
+    again = task.draw(torch.Generator().manual_seed(1))
+    other = task.draw(torch.Generator().manual_seed(2))
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)
+    assert one.abs().max() <= 3**-0.5
+
+
+def test_features_are_cast_to_the_networks_type_except_for_embeddings():
+    assert Classification(nn.Linear(2, 2)).inputs(torch.zeros(1, 2).byte()).dtype == torch.float32
+    words = nn.Sequential(nn.Embedding(5, 3), nn.Flatten(), nn.Linear(6, 2))
+    assert Classification(words).inputs(torch.zeros(1, 2).long()).dtype == torch.long
+
+
+def test_frozen_layers_keep_the_weights_they_came_with():
+    module = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 2))
+    nn.init.eye_(module[0].weight)
+    module[0].requires_grad_(False)
+    task = Classification(module)
+    for seed in (1, 2):
+        draw = task.layout.unflatten(task.draw(torch.Generator().manual_seed(seed)))
+        assert torch.equal(draw["0.weight"], torch.eye(3))
+        assert not torch.equal(draw["2.weight"], module[2].weight)
+
+
+@pytest.mark.parametrize("network", ["mlp", None, lambda: 3])
+def test_what_is_no_network_is_refused(network):
+    with pytest.raises(SettingError, match=r"torch\.nn\.Module"):
+        Classification(network)
+
+
+@pytest.mark.parametrize("kind", [torch.uint8, torch.float32, torch.float64])
+def test_samples_are_scaled_and_stay_as_they_are(kind):
+    task = Regression(nn.Linear(2, 1), scale=4.0)
+    x = torch.tensor([[0, 1], [2, 200]], dtype=kind)
+    scaled = task.inputs(x)
+    assert scaled.dtype == torch.float32
+    assert scaled.tolist() == [[0.0, 0.25], [0.5, 50.0]]
+    assert x.tolist() == [[0, 1], [2, 200]]
