@@ -64,22 +64,22 @@ class Walk:
 
 
 def simulated_round() -> Walk:
-    from coterie.experiment.plan import planned
+    from coterie.experiment.plan import make_plan
 
-    plan = planned(WORDS)
+    plan = make_plan(WORDS)
     run = plan.run(plan.config())
     return follow(run.complete)
 
 
 def deployed_round() -> Walk:
     sys.path.insert(0, str(ROOT))
-    from coterie.flower.server import serve
-    from tests.flower.fake import FakeGrid, app_of, thirds
+    from coterie.flower.server import run_server
+    from tests.flower.fake import FakeGrid, make_app, thirds
 
     with tempfile.TemporaryDirectory() as folder:
-        app = app_of(*WORDS, out=str(Path(folder) / "run"), nodes=3)
+        app = make_app(*WORDS, out=str(Path(folder) / "run"), nodes=3)
         grid: Any = FakeGrid(app, thirds(Path(folder)))
-        return follow(lambda: serve(grid, app.config(), "1"))
+        return follow(lambda: run_server(grid, app.config(), "1"))
 
 
 def follow(work: Any) -> Walk:

@@ -158,3 +158,14 @@ TESTS_OF_A_FOLDER = {
     "engine": {"other_device"},
     "report": {"browser"},
 }
+
+
+def test_the_listing_names_every_part():
+    text = (SOURCE.parent.parent / "CONTRIBUTING.md").read_text()
+    listing = text.split("```")[1]
+    parts = [path for path in SOURCE.rglob("*") if is_package(path) or path.parent == SOURCE]
+    hidden = {"__init__.py", "__main__.py", "__pycache__", "py.typed"}
+    for path in parts:
+        if path.name not in hidden:
+            name = f"{path.name}/" if path.is_dir() else path.name
+            assert f" {name} " in listing or f" {name}\n" in listing, name
