@@ -54,35 +54,20 @@ class Network:
         settings = app.plan.settings
         self.roster, self.app, self.sizes = roster, app, sizes
         self.run, self.attempt = run, attempt
+        self.names = roster.names
+        self.population, self.ids = len(sizes), torch.arange(len(sizes))
         self.seed = settings.seed
         self.rounds_done = 0
         self.rounds_saved = 0  # that the server's checkpoint holds
         self.outliers = OutlierFilter(app.network.outlier)
-        placeholder, self.task = app.plan.prepare(placeholder_federation(app, roster.any_node()))
+        node = next(iter(roster.nodes.values()))  # they all have samples of one kind
+        placeholder, self.task = app.plan.prepare(placeholder_federation(app, node))
         # Carries out client steps on made-up samples, to know what shapes they return.
         self.example = Simulator(placeholder.train, self.task, seed=self.seed)
         x, y = placeholder.train.x, placeholder.train.y
         self.chunking = Chunking(self.task, x.shape[1:].numel(), settings.chunk)
         # One sample stands for all where only its shape counts.
         self.samples = Samples(x[:1], y[:1], torch.tensor([0, *sizes.tolist()]).cumsum(0))
-
-    @property
-    def names(self) -> list[str]:
-        """The names of the clients, by number."""
-        return self.roster.names
-
-    @property
-    def population(self) -> int:
-        return len(self.names)
-
-    @property
-    def ids(self) -> Tensor:
-        return torch.arange(len(self.names))
-
-    @property
-    def tested(self) -> bool:
-        """Whether all clients have test samples of their own."""
-        return all(node.tested for node in self.roster.nodes.values())
 
     @property
     def federation(self) -> Federation:
@@ -161,7 +146,7 @@ class Network:
                     f"the reply of client {self.names[i]} is refused: {field} of {label} is "
                     f"more than {self.outliers.limit:g} times as large as usual"
                 )
-            self.roster.counts.refused += len(refused)
+            self.roster.counts["refused"] += len(refused)
         return answers
 
     def score(self, serving: Serving, part: str, draws_map: str) -> tuple[Tensor, Any]:
@@ -216,14 +201,16 @@ class Network:
         """A message about clients `ids` of one node."""
         named: dict[str, Any] = {}
         if step is not None:
-            step, given = unwrap_partial(step)
+            if isinstance(step, partial):
+                assert not step.args
+                arguments = {**step.keywords, **arguments}
+                step = step.func
             algorithm = step.__self__  # type: ignore[attr-defined]
             named = {
                 "step": step.__name__,
                 "of": algorithm_name(algorithm),
                 "settings": asdict(algorithm),
             }
-            arguments = {**given, **arguments}
         plain, tensors = encode_arguments(arguments, ids)
         common = {
             "do": action,
@@ -281,11 +268,3 @@ def join_network(
     sizes = roster.client_sizes() if clients is None else clients
     roster.number_clients(list(sizes))
     return Network(roster, app, torch.tensor(list(sizes.values())), run=run, attempt=attempt)
-
-
-def unwrap_partial(step: Callable[..., Any]) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """A client step, and the arguments that it was given already."""
-    if isinstance(step, partial):
-        assert not step.args
-        return step.func, step.keywords
-    return step, {}
