@@ -59,11 +59,10 @@ def deploy_init(options: argparse.Namespace) -> int:
     from coterie.flower.app import write_app
 
     app = write_app(options.folder, options.words)
-    print(f"Wrote the app to {options.folder}: {app.plan.settings.rounds} rounds of", end=" ")
+    rounds, name = app.plan.settings.rounds, app.plan.algorithm_name
     table = " --data FILE" if app.plan.federation_name == "table" else ""
-    print(
-        f"{app.plan.algorithm_name}; `coterie deploy local {options.folder}{table}` tries it here."
-    )
+    trial = f"`coterie deploy local {options.folder}{table}` tries it here."
+    print(f"Wrote the app to {options.folder}: {rounds} rounds of {name}; {trial}")
     return 0
 
 
@@ -103,8 +102,7 @@ def deploy_local(options: argparse.Namespace) -> int:
     app = read_app(options.app)
     if options.nodes < 1:
         raise SettingError(f"--nodes must be at least 1, got {options.nodes}")
-    own = app.plan.federation_name == "table"
-    if own and not options.data:
+    if app.plan.federation_name == "table" and not options.data:
         raise SettingError("the app is about tables: say with --data which one the nodes share")
     name = f"{options.app.resolve().name}-{datetime.now():%Y%m%d-%H%M%S}"
     out: Path = options.resume or options.out or Path("runs") / name

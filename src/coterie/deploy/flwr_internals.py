@@ -90,7 +90,7 @@ class ControlClient:
         from flwr.supercore.control import ControlHttpClient
 
         self.superlink = superlink
-        self.client = connect(ControlHttpClient, superlink, ca, "coterie")
+        self.client = open_connection(ControlHttpClient, superlink, ca, "coterie")
 
     def __enter__(self) -> Self:
         return self
@@ -213,7 +213,7 @@ def answer_messages(
             SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=protected)
         )
     shorten_fetch_waits()
-    client = connect(RuntimeHttpClient, supernode, None, "SuperExec", *interceptors)
+    client = open_connection(RuntimeHttpClient, supernode, None, "SuperExec", *interceptors)
     with contextlib.closing(client):
         if ready is not None:
             ready.touch()
@@ -262,7 +262,7 @@ def answer_message(handle: Handle, supernode: str, token: str) -> None:
     )
 
     access = RuntimeTokenHttpInterceptor(token)
-    client = connect(RuntimeHttpClient, supernode, None, "flwr-clientapp", access)
+    client = open_connection(RuntimeHttpClient, supernode, None, "flwr-clientapp", access)
     heartbeats = HeartbeatSender(make_task_heartbeat_fn_http(client))
     heartbeats.start()  # the SuperNode gives up a task without heartbeats
     try:
@@ -352,7 +352,7 @@ def deactivate_node(superlink: str, ca: Path, key: Path, node: int) -> bool:
     if not isinstance(private, ec.EllipticCurvePrivateKey):
         raise SettingError(f"{key} is not the private key of a node")
     signature = NodeAuthHttpInterceptor(private, private.public_key())
-    with connect(FleetHttpClient, superlink, ca, "SuperNode", signature) as client:
+    with open_connection(FleetHttpClient, superlink, ca, "SuperNode", signature) as client:
         try:
             client.DeactivateNode(DeactivateNodeRequest(node_id=node))
         except httpx.HTTPError:
@@ -384,7 +384,9 @@ def shorten_fetch_waits(give_up_seconds: float | None = None) -> None:
         defaults.update(new)
 
 
-def connect(kind: Any, server: str, ca: Path | None, component: str, *interceptors: Any) -> Any:
+def open_connection(
+    kind: Any, server: str, ca: Path | None, component: str, *interceptors: Any
+) -> Any:
     """A client of one of Flower's kinds for a server, with the authority's certificate to trust.
 
     It adds our version of Flower to each request, for servers to compare with theirs.

@@ -83,7 +83,6 @@ def end_to_end_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 def main(host: str, port: int, superlink_port: int, keys: Path) -> None:
     """Serve until told to stop."""
-    need_flower()
     import uvicorn
 
     authority = Authority(keys)

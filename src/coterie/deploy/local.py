@@ -10,6 +10,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,6 @@ from coterie.deploy.flwr_internals import (
     RunStatus,
     build_bundle,
     deactivate_node,
-    need_flower,
 )
 from coterie.deploy.keys import Authority, NodeKey, make_authority, make_node_key
 from coterie.deploy.processes import HOST, Child, Processes, free_ports
@@ -69,13 +69,13 @@ def run_local(
     raises, also for KeyboardInterrupt, as which SIGTERM is seen. If the SuperLink dies, this
     raises CoterieError; `resume=True` continues the run from its checkpoint.
     """
-    need_flower()
     for path in nodes:
         if not path.is_file():
             raise SettingError(f"there is no node file {path}")
     if not nodes:
         raise SettingError("a deployment needs at least one node")
     bundle = build_bundle(app)
+    settings: dict[str, Any] = {"out": str(out.resolve()), "nodes": len(nodes), "resume": resume}
     records = RoundRecords(out / "rounds.jsonl")
     with temporary_folder() as home, Processes(logs or home / "logs", flower_home(home)) as started:
         authority = make_authority(home / "keys")
@@ -88,9 +88,7 @@ def run_local(
             with ControlClient(superlink, authority.certificate) as control:
                 join_nodes(control, running, authority)
                 show(f"SuperLink on {superlink}, {len(nodes)} nodes (TLS and node keys)")
-                run = control.start_run(
-                    bundle, {"out": str(out.resolve()), "nodes": len(nodes), "resume": resume}
-                )
+                run = control.start_run(bundle, settings)
                 status = follow_run(control, run, running, records, show, on_round)
         except CoterieError:
             if link.ends_within(1.0):
@@ -136,25 +134,20 @@ def first_to_end(ended: Sequence[Child]) -> Child:
     return min(ended, key=lambda child: child.process.returncode >= 0)
 
 
+@dataclass
 class LocalNode:
     """The two processes of a node, which end together and are then started again."""
 
-    def __init__(
-        self,
-        processes: Processes,
-        name: str,
-        commands: NodeCommands,
-        key: NodeKey,
-        environment: Mapping[str, str],
-    ) -> None:
-        self.processes = processes
-        self.name = name
-        self.commands = commands
-        self.key = key
-        self.environment = environment
-        self.sign_off: Callable[[], object] = lambda: None  # tells the SuperLink that it is gone
-        self.restarts = RESTARTS  # how many are left
-        self.restart_at = 0.0  # when to start again; 0: it has not ended
+    processes: Processes
+    name: str
+    commands: NodeCommands
+    key: NodeKey
+    environment: Mapping[str, str]
+    sign_off: Callable[[], object] = lambda: None  # tells the SuperLink that it is gone
+    restarts: int = RESTARTS  # how many are left
+    restart_at: float = 0.0  # when to start again; 0: it has not ended
+
+    def __post_init__(self) -> None:
         self.start()
 
     def start(self) -> None:

@@ -44,11 +44,7 @@ POLL_SECONDS = 0.2  # between two looks at our processes
 NODES_SECONDS = 2.0  # between two looks for the keys of new nodes
 
 Show = Callable[[str], None]  # one line for the user
-
-
-def print_line(line: str) -> None:
-    """Print a line at once, also into a pipe."""
-    print(line, flush=True)
+print_line = partial(print, flush=True)  # at once, also into a pipe
 
 
 def run_node(

@@ -26,8 +26,7 @@ from coterie.data.federation import Federation, Samples
 from coterie.engine.chunks import Chunking
 from coterie.engine.simulator import Simulator
 from coterie.evaluation.client_map import losses_or_gradients
-from coterie.flower.enrolment import placeholder_federation
-from coterie.flower.replies import Answers, OutlierFilter, Spec, check_reply
+from coterie.flower.replies import Answers, NodeInfo, OutlierFilter, Spec, check_reply
 from coterie.flower.roster import Roster, emit_warning
 from coterie.flower.settings import App
 from coterie.flower.wire import BadPacket, Packet, encode_arguments
@@ -72,10 +71,11 @@ class Network:
     @property
     def federation(self) -> Federation:
         """What the server knows of the data: names, sizes, and true clusters if nodes tell them."""
-        by_name: dict[str, int] = {}
-        for node in self.roster.nodes.values():
-            if node.cluster is not None:
-                by_name |= dict(zip(node.names, node.cluster, strict=True))
+        by_name = {
+            name: cluster
+            for node in self.roster.nodes.values()
+            for name, cluster in zip(node.names, node.cluster or (), strict=False)
+        }
         complete = all(name in by_name for name in self.names)
         cluster = torch.tensor([by_name[name] for name in self.names]) if complete else None
         classes = self.app.schema.classes if self.app.schema else ()
@@ -268,3 +268,20 @@ def join_network(
     sizes = roster.client_sizes() if clients is None else clients
     roster.number_clients(list(sizes))
     return Network(roster, app, torch.tensor(list(sizes.values())), run=run, attempt=attempt)
+
+
+def placeholder_federation(app: App, node: NodeInfo) -> Federation:
+    """One client with two made-up samples, of the shape and type that the nodes' samples have.
+
+    The server carries out client steps on it to know what shapes they return.
+    """
+    if app.schema is not None:
+        return app.schema.stub(node.shape, node.types[0])
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(2, *node.shape, generator=generator)
+    x = x.to(node.types[0]) if node.types[0].is_floating_point else (9 * x).to(node.types[0])
+    y = torch.arange(2).to(node.types[1])
+    data = app.plan.federation
+    return Federation(
+        Samples(x, y, torch.tensor([0, 2])), class_count=data.class_count, scale=data.pixel_scale
+    )

@@ -19,8 +19,7 @@ from torch import Tensor
 
 from coterie.core.errors import CoterieError, CoterieWarning, DataError
 from coterie.data.tables.columns import sort_key
-from coterie.flower.enrolment import NodeInfo, read_enrolment
-from coterie.flower.replies import Answers, reported_seconds
+from coterie.flower.replies import Answers, NodeInfo, read_enrolment, reported_seconds
 from coterie.flower.settings import App
 from coterie.flower.wire import BadPacket, Packet, decode_packet, encode_packet
 
