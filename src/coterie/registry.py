@@ -37,7 +37,7 @@ from coterie.data.federations.sample_clusters import (
     SubspaceClusters,
 )
 from coterie.data.federations.synthetic import FpfcSynthetic, LeafSynthetic
-from coterie.data.tables import Table
+from coterie.data.tables.table import Table
 from coterie.networks import CelebaCnn, CifarCnn, FemnistCnn, Linear, Mlp
 
 ALGORITHMS: dict[str, type[Any]] = {

@@ -46,13 +46,10 @@ from coterie.data.tables.read import client_files, existing_path, file_kind, rea
 
 
 class PreparedTable(NamedTuple):
-    """A federation, and the names that its numbers had."""
+    """The federation of a table, and how each of its columns became features."""
 
     federation: Federation
-    clients: tuple[str, ...]  # [m]
-    features: tuple[str, ...]  # [d]; empty for arrays, which have no names
-    classes: tuple[str, ...]  # [c]; empty for regression
-    encoders: tuple[Encoder, ...] = ()  # how each column became features
+    encoders: tuple[Encoder, ...] = ()  # none for arrays, which are taken as they are
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,12 +146,18 @@ def prepare_arrays(arrays: Arrays, settings: Table, seed: int, name: str) -> Pre
     """The federation of arrays, split."""
     clients = drop_small_clients(arrays.clients, settings.min_samples)
     labels = read_labels(arrays.label, settings.target, clients.rows)
-    parts = split_rows(clients, settings.train_share, seed)
+    return PreparedTable(split_arrays(arrays, clients, labels, settings, seed, name))
+
+
+def split_arrays(
+    arrays: Arrays, clients: ClientRows, labels: Labels, settings: Table, seed: int, name: str
+) -> Federation:
+    """The federation of these clients' arrays, each split in training and test."""
     train, test = (
-        make_samples(arrays.x[torch.from_numpy(part.rows)], labels, part) for part in parts
+        make_samples(arrays.x[torch.from_numpy(part.rows)], labels, part)
+        for part in split_rows(clients, settings.train_share, seed)
     )
-    federation = Federation(train, test, name=name, clients=clients.names, classes=labels.classes)
-    return PreparedTable(federation, clients.names, (), labels.classes)
+    return Federation(train, test, name=name, clients=clients.names, classes=labels.classes)
 
 
 def prepare_table(table: Any, settings: Table, seed: int, name: str) -> PreparedTable:
@@ -183,7 +186,7 @@ def prepare_table(table: Any, settings: Table, seed: int, name: str) -> Prepared
         features=features,
         classes=labels.classes,
     )
-    return PreparedTable(federation, parts.train.names, features, labels.classes, tuple(encoders))
+    return PreparedTable(federation, tuple(encoders))
 
 
 def fit_encoders(table: Any, settings: Table, train: ClientRows) -> list[Encoder]:
