@@ -18,8 +18,7 @@ from torch import Tensor
 
 from coterie.core import seeds
 from coterie.core.cohort import Rows
-from coterie.core.errors import DataError
-from coterie.core.validate import between
+from coterie.core.errors import DataError, SettingError
 
 
 class Indexable(Protocol):
@@ -166,37 +165,67 @@ class Federation:
         >>> len(federation), federation.train.sizes.tolist()
         (2, [5, 2])
         """
-        return cls(
-            Samples.of(clients),
-            None if test is None else Samples.of(test),
-            *number_clusters(cluster, unseen, test_cluster),
-            name=name,
-        )
+        train, tested = Samples.of(clients), None if test is None else Samples.of(test)
+        numbers, test_numbers = number_clusters(cluster, test_cluster)
+        return cls(train, tested, numbers, unseen, test_numbers, name=name)
 
     @staticmethod
-    def from_table(source: Any, **settings: Any) -> Federation:
+    def from_table(
+        source: Any, *, features: str | Sequence[str] = "", seed: int = 0, **settings: Any
+    ) -> Federation:
         """A federation from a file, data frame, Arrow table or Hugging Face dataset.
 
-        The settings are those of `coterie.data.tables.federation_from_table`: `client` and `label`
-        name the columns that say whose row it is and what is to be predicted.
-        """
-        from coterie.data.tables import federation_from_table
+        The settings are those of `coterie describe table`: `client` and `label` name the columns
+        that say whose row it is and what is to be predicted.
 
-        return federation_from_table(source, **settings)
+        >>> import pytest; pyarrow = pytest.importorskip("pyarrow")
+        >>> rows = {"client": ["a", "a", "b", "b"], "label": [0, 1, 0, 1], "age": [30, 40, 50, 60]}
+        >>> federation = Federation.from_table(pyarrow.table(rows), train_share=0.5)
+        >>> len(federation), federation.train.x.shape
+        (2, torch.Size([2, 1]))
+        """
+        from coterie.data.tables.table import Table
+
+        columns = features if isinstance(features, str) else ",".join(features)
+        return Table(features=columns, **settings).prepare(source, seed).federation
 
     @staticmethod
     def from_folder(path: str | Path, **settings: Any) -> Federation:
-        """A federation from a folder with one `.npz`, `.csv` or `.parquet` file per client."""
-        from coterie.data.tables import federation_from_folder
+        """A federation from a folder with one `.npz`, `.csv` or `.parquet` file per client.
 
-        return federation_from_folder(path, **settings)
+        The settings are those of `from_table`. `.npz` files hold arrays x and y, which are taken as
+        they are; then `label`, `features`, `categories` and `standardise` do nothing.
+        """
+        from coterie.data.tables.read import existing_path
+
+        if not existing_path(path).is_dir():
+            raise SettingError(
+                f"a folder with a file for each client is needed, got the file {path}"
+            )
+        return Federation.from_table(path, **settings)
 
     @staticmethod
-    def from_datasets(datasets: Iterable[Any], **settings: Any) -> Federation:
-        """A federation from PyTorch datasets, one per client."""
-        from coterie.data.tables import federation_from_datasets
+    def from_datasets(
+        datasets: Iterable[Any],
+        *,
+        target: str = "auto",
+        train_share: float = 0.8,
+        min_samples: int = 2,
+        seed: int = 0,
+    ) -> Federation:
+        """A federation from PyTorch datasets of (x, y) pairs, one per client; x stays as it is.
 
-        return federation_from_datasets(datasets, **settings)
+        >>> from torch.utils.data import TensorDataset
+        >>> mine = [TensorDataset(torch.ones(5, 3), torch.tensor([0, 1, 0, 1, 1]))] * 4
+        >>> federation = Federation.from_datasets(mine)
+        >>> federation.train.sizes.tolist(), federation.test.sizes.tolist()
+        ([4, 4, 4, 4], [1, 1, 1, 1])
+        """
+        from coterie.data.tables.arrays import read_datasets
+        from coterie.data.tables.table import Table, prepare_arrays
+
+        settings = Table(target=target, train_share=train_share, min_samples=min_samples)
+        return prepare_arrays(read_datasets(datasets), settings, seed, "own data").federation
 
     def __len__(self) -> int:
         """The number of clients that train."""
@@ -211,17 +240,14 @@ class Federation:
         return self.class_count or max(int(part.y.max()) for part in parts) + 1
 
 
-def number_clusters(
-    cluster: Any, unseen: bool, test_cluster: Any
-) -> tuple[Tensor | None, bool, Tensor | None]:
+def number_clusters(*clusters: Any) -> list[Tensor | None]:
     """True clusters of whatever names, numbered from 0 alike for training and test clients."""
-    given = [np.asarray(names).ravel() for names in (cluster, test_cluster) if names is not None]
+    given = [np.asarray(names).ravel() for names in clusters if names is not None]
     if not given:
-        return None, unseen, None
+        return [None] * len(clusters)
     numbers = torch.from_numpy(np.unique(np.concatenate(given), return_inverse=True)[1])
-    parts = list(numbers.split([len(names) for names in given]))
-    found = None if cluster is None else parts.pop(0)
-    return found, unseen, None if test_cluster is None else parts.pop(0)
+    parts = iter(numbers.split([len(names) for names in given]))
+    return [None if names is None else next(parts) for names in clusters]
 
 
 def as_pair(i: int, client: Any) -> tuple[Tensor, Tensor]:
@@ -257,6 +283,24 @@ def as_tensor(values: Any) -> Tensor:
     return torch.from_numpy(array) if array.flags.writeable else torch.tensor(array)
 
 
+def select_federation(
+    settings: Any,
+    x: Indexable,
+    y: Tensor,
+    train: Sequence[Tensor],
+    test: Sequence[Tensor],
+    **known: Any,
+) -> Federation:
+    """The rows `train[i]` and `test[i]` of a data set for each client i, and what else is known."""
+    return Federation(
+        Samples.select(x, y, train),
+        Samples.select(x, y, test),
+        class_count=settings.class_count,
+        scale=settings.pixel_scale,
+        **known,
+    )
+
+
 def split_parts(
     parts: Sequence[Tensor], share: float, seed: int, names: Sequence[int | str] | None = None
 ) -> tuple[list[Tensor], list[Tensor]]:
@@ -280,8 +324,3 @@ def split_order(rows: int, seed: int, client: int | str) -> Tensor:
 def split_cut(rows: int, share: float) -> int:
     """How many of a client's rows are trained on."""
     return min(max(int(rows * share), 1), rows - 1)
-
-
-def check_train_share(settings: Any) -> None:
-    """`train_share` leaves something to train on and something to be tested on."""
-    between(0, 1)(settings, "train_share")

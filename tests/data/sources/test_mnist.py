@@ -11,14 +11,13 @@ import torch
 
 from coterie.core.errors import DataError, SettingError
 from coterie.data.sources import (
-    cache,
     load_fashion_mnist,
     load_mnist,
     load_mnist_writers,
+    mirrors,
     mnist,
 )
-from coterie.data.sources import download as downloads
-from coterie.data.sources.idx import read_idx
+from coterie.data.sources.mnist import read_idx
 
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 
@@ -45,8 +44,8 @@ def small(digests, monkeypatch):
 
 
 def source(shelf, *names):
-    mirrors = [mnist.web_files(f"{shelf.address}{name}/", mnist.MNIST) for name in names]
-    return mnist.idx_source("mnist", "digits", mnist.MNIST, tuple(mirrors))
+    web = [mnist.web_files(f"{shelf.address}{name}/", mnist.MNIST) for name in names]
+    return mnist.idx_source("mnist", "digits", mnist.MNIST, tuple(web))
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int32"])
@@ -131,7 +130,7 @@ def test_mirrors_are_tried_in_turn_and_files_placed_when_they_are_right(folder, 
     shelf.files = {f"good/{name}.gz": gzip.compress(files[name]) for name in names}
     shelf.files[f"half/{names[0]}.gz"] = gzip.compress(files[names[0]], mtime=1)
     shelf.files[f"half/{names[1]}.gz"] = b"<html>"
-    monkeypatch.setattr(downloads, "RETRIES", 0)
+    monkeypatch.setattr(mirrors, "RETRIES", 0)
     said = []
     place = source(shelf, "none", "half", "good").get(said.append)
     assert place == folder / "mnist"
@@ -148,16 +147,16 @@ def test_mirrors_are_tried_in_turn_and_files_placed_when_they_are_right(folder, 
 
 
 def test_all_failures_are_told_in_one_sentence(folder, shelf, monkeypatch):
-    monkeypatch.setattr(downloads, "TIMEOUT", 0.2)
-    monkeypatch.setattr(downloads, "RETRIES", 0)
+    monkeypatch.setattr(mirrors, "TIMEOUT", 0.2)
+    monkeypatch.setattr(mirrors, "RETRIES", 0)
     files = small(mnist.MNIST, monkeypatch)
     shelf.files = {f"wrong/{name}.gz": gzip.compress(b"other") for name in files}
-    mirrors = source(shelf, "none", "wrong").mirrors
+    bad = source(shelf, "none", "wrong").mirrors
     hangs = mnist.Mirror(
         "slow",
-        lambda folder, say: downloads.download(f"{shelf.address}hangs", folder / "x", "", say),
+        lambda folder, say: mirrors.download(f"{shelf.address}hangs", folder / "x", "", say),
     )
-    broken = mnist.idx_source("mnist", "digits", mnist.MNIST, (*mirrors, hangs))
+    broken = mnist.idx_source("mnist", "digits", mnist.MNIST, (*bad, hangs))
     with pytest.raises(DataError) as caught:
         broken.get(lambda text: None)
     assert str(caught.value) == (
@@ -191,7 +190,8 @@ def test_what_is_there_and_wrong_is_replaced(folder, shelf, monkeypatch, suffix)
 
 
 def test_the_folder_of_the_operating_system_is_searched_last(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(cache, "SYSTEM_FOLDERS", {"fashion-mnist": (tmp_path / "system",)})
+    folders = {"fashion-mnist": (tmp_path / "system",)}
+    monkeypatch.setattr("coterie.data.sources.source.SYSTEM_FOLDERS", folders)
     files = small(mnist.FASHION, monkeypatch)
     (tmp_path / "system").mkdir()
     for name, data in files.items():

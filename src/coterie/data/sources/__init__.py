@@ -12,13 +12,12 @@ from pathlib import Path
 
 from coterie.core.errors import SettingError, did_you_mean
 from coterie.data.sources import celeba, cifar, femnist, mnist
-from coterie.data.sources.cache import folders
 from coterie.data.sources.celeba import load_celeba
 from coterie.data.sources.cifar import load_cifar10
 from coterie.data.sources.digits import load_digits
 from coterie.data.sources.femnist import load_femnist
 from coterie.data.sources.mnist import load_fashion_mnist, load_mnist, load_mnist_writers
-from coterie.data.sources.source import Source
+from coterie.data.sources.source import Source, folders
 
 SOURCES: dict[str, Source] = {
     source.name: source
@@ -33,16 +32,11 @@ SOURCES: dict[str, Source] = {
 }
 
 
-def find_source(name: str) -> Source:
-    """The source of this name."""
-    if name not in SOURCES:
-        raise SettingError(f"no source is named {name}{did_you_mean(name, SOURCES)}")
-    return SOURCES[name]
-
-
 def get(name: str, say: Callable[[str], None]) -> Path:
     """Bring a source into the cache and verify it; the folder it is in."""
-    return find_source(name).get(say)
+    if name not in SOURCES:
+        raise SettingError(f"no source is named {name}{did_you_mean(name, SOURCES)}")
+    return SOURCES[name].get(say)
 
 
 def list_sources() -> str:

@@ -20,8 +20,7 @@ from PIL import Image
 from torch import Tensor
 
 from coterie.core.errors import DataError
-from coterie.data.sources.cache import source_folders
-from coterie.data.sources.source import Source
+from coterie.data.sources.source import Source, source_folders
 
 SIDE = 84
 TASK = "Smiling"
@@ -151,20 +150,11 @@ def read_face(path: Path) -> np.ndarray:
         raise DataError(f"the image {path} cannot be read: {error}") from error
 
 
-def has_celeba(folder: Path) -> bool:
-    """Whether a folder has CelebA."""
-    return find_raw_folder(folder) is not None
-
-
-def check_celeba(folder: Path) -> None:
-    """Nothing is published to check against; the files are checked as they are read."""
-
-
 SOURCE = Source(
     "celeba",
     "200,000 faces by person and whether they smile, 84 x 84",
-    has_celeba,
-    check_celeba,
+    find_raw_folder,
+    lambda folder: None,  # nothing is published to check against; files are checked when read
     by_hand=(
         f"place there {ATTRIBUTES}, {IDENTITIES} and the folder {IMAGES} from "
         "http://mmlab.ie.cuhk.edu.hk/projects/CelebA.html"
