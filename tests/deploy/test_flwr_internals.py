@@ -33,8 +33,8 @@ from coterie.deploy.flwr_internals import (
     deactivate_node,
 )
 from coterie.deploy.keys import make_authority, make_node_key
-from coterie.deploy.process_commands import node_commands
 from coterie.deploy.processes import free_ports
+from coterie.deploy.services import node_commands
 
 from .echo import write_echo
 
