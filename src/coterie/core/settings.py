@@ -24,7 +24,9 @@ def setting(default: Any, meaning: str, rule: Rule | None = None) -> Any:
     ...
     coterie.core.errors.SettingError: `k` of Mine must be at least 1, got 0
     """
-    return field(default=default, metadata={"meaning": meaning, "rule": rule})
+    choices = getattr(rule, "choices", ())
+    text = f"{meaning} ({', '.join(choices)})" if choices else meaning
+    return field(default=default, metadata={"meaning": text, "rule": rule})
 
 
 class Settings:

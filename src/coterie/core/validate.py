@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from coterie.core.errors import SettingError, did_you_mean
@@ -64,18 +64,24 @@ def numeric(holds: Callable[[float], bool], rule: str, form: str) -> Rule:
     return check
 
 
-def one_of(*choices: str) -> Rule:
-    """One of some words."""
+@dataclass(frozen=True)
+class OneOf:
+    """One of some words, which the meaning of the setting lists."""
 
-    def check(owner: object, name: str) -> None:
+    choices: tuple[str, ...]
+
+    def __call__(self, owner: object, name: str) -> None:
         value = getattr(owner, name)
-        if value not in choices:
+        if value not in self.choices:
             raise SettingError(
-                f"`{name}` of {type(owner).__name__} must be one of {', '.join(choices)}, "
-                f"got {value}{did_you_mean(str(value), choices)}"
+                f"`{name}` of {type(owner).__name__} must be one of {', '.join(self.choices)}, "
+                f"got {value}{did_you_mean(str(value), self.choices)}"
             )
 
-    return check
+
+def one_of(*choices: str) -> OneOf:
+    """One of some words."""
+    return OneOf(choices)
 
 
 def finite_number(owner: object, name: str) -> float:
