@@ -37,6 +37,16 @@ def between(low: float, high: float) -> Rule:
     return numeric(lambda value: low < value < high, f"lie between {low:g} and {high:g}", "g")
 
 
+def in_range(low: float, high: float) -> Rule:
+    """A number from `low` to `high`, which it may reach."""
+
+    def check(owner: object, name: str) -> None:
+        at_least(low)(owner, name)
+        numeric(lambda value: value <= high, f"be at most {high:g}", "")(owner, name)
+
+    return check
+
+
 def fraction(owner: object, name: str) -> None:
     """A share of something: above 0 and at most 1."""
     numeric(lambda value: 0 < value <= 1, "be above 0 and at most 1", "g")(owner, name)

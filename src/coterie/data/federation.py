@@ -19,7 +19,6 @@ from torch import Tensor
 from coterie.core import seeds
 from coterie.core.cohort import Rows
 from coterie.core.errors import DataError
-from coterie.core.validate import between
 
 
 class Indexable(Protocol):
@@ -257,6 +256,24 @@ def as_tensor(values: Any) -> Tensor:
     return torch.from_numpy(array) if array.flags.writeable else torch.tensor(array)
 
 
+def select_federation(
+    settings: Any,
+    x: Indexable,
+    y: Tensor,
+    train: Sequence[Tensor],
+    test: Sequence[Tensor],
+    **known: Any,
+) -> Federation:
+    """The rows `train[i]` and `test[i]` of a data set for each client i, and what else is known."""
+    return Federation(
+        Samples.select(x, y, train),
+        Samples.select(x, y, test),
+        class_count=settings.class_count,
+        scale=settings.pixel_scale,
+        **known,
+    )
+
+
 def split_parts(
     parts: Sequence[Tensor], share: float, seed: int, names: Sequence[int | str] | None = None
 ) -> tuple[list[Tensor], list[Tensor]]:
@@ -280,8 +297,3 @@ def split_order(rows: int, seed: int, client: int | str) -> Tensor:
 def split_cut(rows: int, share: float) -> int:
     """How many of a client's rows are trained on."""
     return min(max(int(rows * share), 1), rows - 1)
-
-
-def check_train_share(settings: Any) -> None:
-    """`train_share` leaves something to train on and something to be tested on."""
-    between(0, 1)(settings, "train_share")

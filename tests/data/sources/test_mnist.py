@@ -18,7 +18,7 @@ from coterie.data.sources import (
     mnist,
 )
 from coterie.data.sources import download as downloads
-from coterie.data.sources.idx import read_idx
+from coterie.data.sources.mnist import read_idx
 
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 

@@ -14,32 +14,24 @@ from torch import Tensor
 
 from coterie.core.errors import SettingError
 from coterie.core.settings import Settings, setting
-from coterie.core.validate import at_least
+from coterie.core.validate import at_least, between
 from coterie.data import sources
-from coterie.data.federation import Federation, Samples, check_train_share, split_parts
+from coterie.data.federation import Federation, select_federation, split_parts
 
 
 @dataclass(frozen=True, kw_only=True)
 class MnistWriters(Settings):
     """MNIST's training digits by the 539 people who wrote them; the true cluster is their group."""
 
-    train_share: float = setting(0.8, "share of a client's samples that it trains on")
+    train_share: float = setting(
+        0.8, "share of a client's samples that it trains on", between(0, 1)
+    )
 
     class_count: ClassVar[int] = 10
     pixel_scale: ClassVar[float] = 255
-    suggests: ClassVar[dict[str, Any]] = {
-        "k": 2,
-        "lr": 0.1,
-        "epochs": 1,
-        "batch": 10,
-        "rounds": 50,
-        "network": "mlp",
-        "hidden": 200,
-    }
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_train_share(self)
+    suggests: ClassVar[dict[str, Any]] = dict(
+        k=2, lr=0.1, epochs=1, batch=10, rounds=50, network="mlp", hidden=200
+    )
 
     def build(self, seed: int) -> Federation:
         images, labels = sources.load_mnist("train")
@@ -47,14 +39,13 @@ class MnistWriters(Settings):
         parts = rows_by_owner(writer)
         group = torch.tensor([int(series[rows[0]]) for rows in parts])
         cluster = (group != group.min()).long()  # series 0 and series 4
-        train, test = split_parts(parts, self.train_share, seed)
-        return Federation(
-            Samples.select(images, labels, train),
-            Samples.select(images, labels, test),
-            cluster,
+        return select_federation(
+            self,
+            images,
+            labels,
+            *split_parts(parts, self.train_share, seed),
+            cluster=cluster,
             name="mnist-writers",
-            class_count=self.class_count,
-            scale=self.pixel_scale,
             clients=tuple(str(int(writer[rows[0]])) for rows in parts),
         )
 
@@ -70,22 +61,22 @@ class Femnist(Settings):
 
     class_count: ClassVar[int] = 62
     pixel_scale: ClassVar[float] = 255
-    suggests: ClassVar[dict[str, Any]] = {
-        "k": 2,
-        "lr": 0.004,
-        "epochs": 1,
-        "batch": 10,
-        "fraction": 0.1,
-        "rounds": 100,
-        "start": "warm",
-        "network": "cnn",
-        "hidden": 2048,
-    }
+    suggests: ClassVar[dict[str, Any]] = dict(
+        k=2,
+        lr=0.004,
+        epochs=1,
+        batch=10,
+        fraction=0.1,
+        rounds=100,
+        start="warm",
+        network="cnn",
+        hidden=2048,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.train_share:
-            check_train_share(self)
+            between(0, 1)(self, "train_share")
 
     def build(self, seed: int) -> Federation:
         data = sources.load_femnist()
@@ -100,13 +91,9 @@ class Femnist(Settings):
             halves = [(rows[data.split[rows] == 0], rows[data.split[rows] == 1]) for rows in parts]
             halves = [(one, two) for one, two in halves if len(one) and len(two)]
             train, test = [one for one, _ in halves], [two for _, two in halves]
-        return Federation(
-            Samples.select(data.images, data.labels, train),
-            Samples.select(data.images, data.labels, test),
-            name="femnist",
-            class_count=self.class_count,
-            scale=self.pixel_scale,
-            clients=tuple(data.writers[data.writer[rows[0]]] for rows in train),
+        names = tuple(data.writers[data.writer[rows[0]]] for rows in train)
+        return select_federation(
+            self, data.images, data.labels, train, test, name="femnist", clients=names
         )
 
 
@@ -114,26 +101,24 @@ class Femnist(Settings):
 class Celeba(Settings):
     """Celebrity photographs by person: does the person smile? From LEAF; no true clusters known."""
 
-    train_share: float = setting(0.8, "share of a person's images that are trained on")
+    train_share: float = setting(
+        0.8, "share of a person's images that are trained on", between(0, 1)
+    )
     fewest: int = setting(5, "people with fewer images are left out, as LEAF does", at_least(2))
     people: int = setting(0, "people that take part, in order of their number; 0: all", at_least(0))
 
     class_count: ClassVar[int] = 2
     pixel_scale: ClassVar[float] = 255
-    suggests: ClassVar[dict[str, Any]] = {
-        "k": 2,
-        "lr": 0.1,
-        "epochs": 10,
-        "batch": 10,
-        "fraction": 0.1,
-        "rounds": 100,
-        "start": "warm",
-        "network": "celeba-cnn",
-    }
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_train_share(self)
+    suggests: ClassVar[dict[str, Any]] = dict(
+        k=2,
+        lr=0.1,
+        epochs=10,
+        batch=10,
+        fraction=0.1,
+        rounds=100,
+        start="warm",
+        network="celeba-cnn",
+    )
 
     def build(self, seed: int) -> Federation:
         data = sources.load_celeba()
@@ -142,13 +127,9 @@ class Celeba(Settings):
         if not parts:
             raise SettingError(f"nobody in CelebA's files has {self.fewest} images")
         train, test = split_parts(parts, self.train_share, seed)
-        return Federation(
-            Samples.select(data.images, data.smiling, train),
-            Samples.select(data.images, data.smiling, test),
-            name="celeba",
-            class_count=self.class_count,
-            scale=self.pixel_scale,
-            clients=tuple(data.people[data.person[rows[0]]] for rows in parts),
+        names = tuple(data.people[data.person[rows[0]]] for rows in parts)
+        return select_federation(
+            self, data.images, data.smiling, train, test, name="celeba", clients=names
         )
 
 

@@ -15,9 +15,9 @@ from torch import Tensor
 from coterie.core import seeds
 from coterie.core.errors import SettingError
 from coterie.core.settings import Settings, setting
-from coterie.core.validate import at_least
+from coterie.core.validate import at_least, between, in_range
 from coterie.data import partition, sources
-from coterie.data.federation import Federation, Samples, check_train_share, split_parts
+from coterie.data.federation import Federation, select_federation, split_parts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,34 +26,21 @@ class LabelSwapMnist(Settings):
 
     clients: int = setting(20, "clients m, as many in each cluster", at_least(1))
     groups: int = setting(
-        4, "true clusters, 1 to 4: labels 0-8, 1-7, 2-6, 3-5 are swapped", at_least(1)
+        4, "true clusters, 1 to 4: labels 0-8, 1-7, 2-6, 3-5 are swapped", in_range(1, 4)
     )
     alpha: float = setting(
         1.0, "Dirichlet concentration of the classes; 0: the same classes everywhere", at_least(0)
     )
     samples: int = setting(0, "samples of all clients together; 0: all 60,000", at_least(0))
-    train_share: float = setting(0.8, "share of a client's samples that it trains on")
+    train_share: float = setting(
+        0.8, "share of a client's samples that it trains on", between(0, 1)
+    )
 
     class_count: ClassVar[int] = 10
     pixel_scale: ClassVar[float] = 255
-    suggests: ClassVar[dict[str, Any]] = {
-        "k": 4,
-        "lr": 0.01,
-        "epochs": 10,
-        "batch": 100,
-        "fraction": 0.5,
-        "rounds": 200,
-        "network": "mlp",
-        "hidden": 200,
-    }
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_train_share(self)
-        if self.groups > 4:
-            raise SettingError(
-                f"`groups` of {type(self).__name__} must be at most 4, got {self.groups}"
-            )
+    suggests: ClassVar[dict[str, Any]] = dict(
+        k=4, lr=0.01, epochs=10, batch=100, fraction=0.5, rounds=200, network="mlp", hidden=200
+    )
 
     def build(self, seed: int) -> Federation:
         return label_swap_federation(
@@ -93,14 +80,7 @@ def label_swap_federation(
     for p, part in zip(cluster.tolist(), parts, strict=True):
         swapped[part] = swap_labels(labels[part], p, 8 - p)
     train, test = split_parts(parts, settings.train_share, seed)
-    return Federation(
-        Samples.select(images, swapped, train),
-        Samples.select(images, swapped, test),
-        cluster,
-        name=name,
-        class_count=settings.class_count,
-        scale=settings.pixel_scale,
-    )
+    return select_federation(settings, images, swapped, train, test, cluster=cluster, name=name)
 
 
 def swap_labels(labels: Tensor, one: int, other: int) -> Tensor:

@@ -37,14 +37,9 @@ class LinearMixture(Settings):
 
     class_count: ClassVar[int] = 0  # targets are real numbers
     pixel_scale: ClassVar[float] = 1.0
-    suggests: ClassVar[dict[str, Any]] = {
-        "lr": 0.05,
-        "steps": 1,
-        "rounds": 300,
-        "network": "linear",
-        "bias": False,
-        "weights": "bernoulli",
-    }
+    suggests: ClassVar[dict[str, Any]] = dict(
+        lr=0.05, steps=1, rounds=300, network="linear", bias=False, weights="bernoulli"
+    )
     suggests_for: ClassVar[dict[str, dict[str, Any]]] = {
         "ifca": {
             "k": 2,

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from coterie.core import seeds
 from coterie.core.settings import Settings, setting
-from coterie.core.validate import above, at_least, one_of
+from coterie.core.validate import above, at_least, between, one_of
 from coterie.data import partition, sources
-from coterie.data.federation import Federation, Samples, check_train_share, split_parts
+from coterie.data.federation import Federation, select_federation, split_parts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,23 +29,16 @@ class Digits(Settings):
     )
     alpha: float = setting(0.5, "Dirichlet concentration; small: clients differ much", above(0))
     shards: int = setting(2, "shards that each client gets", at_least(1))
-    train_share: float = setting(0.8, "share of a client's samples that it trains on")
+    train_share: float = setting(
+        0.8, "share of a client's samples that it trains on", between(0, 1)
+    )
 
     name: ClassVar[str] = "digits"
     class_count: ClassVar[int] = 10
     pixel_scale: ClassVar[float] = 1.0
-    suggests: ClassVar[dict[str, Any]] = {
-        "lr": 0.1,
-        "epochs": 1,
-        "batch": 10,
-        "rounds": 50,
-        "network": "mlp",
-        "hidden": 100,
-    }
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_train_share(self)
+    suggests: ClassVar[dict[str, Any]] = dict(
+        lr=0.1, epochs=1, batch=10, rounds=50, network="mlp", hidden=100
+    )
 
     def build(self, seed: int) -> Federation:
         x, y = self.source()
@@ -57,13 +50,7 @@ class Digits(Settings):
         else:
             parts = partition.shards(y, self.clients, self.shards, generator)
         train, test = split_parts(parts, self.train_share, seed)
-        return Federation(
-            Samples.select(x, y, train),
-            Samples.select(x, y, test),
-            name=self.name,
-            class_count=self.class_count,
-            scale=self.pixel_scale,
-        )
+        return select_federation(self, x, y, train, test, name=self.name)
 
     def source(self) -> tuple[Tensor, Tensor]:
         """All images and labels."""
@@ -74,7 +61,7 @@ class Digits(Settings):
 class Mnist(Digits):
     """MNIST's 60,000 training digits, split evenly, by Dirichlet shares, or in shards."""
 
-    clients: int = setting(100, "clients m")
+    clients: int = setting(100, "clients m", at_least(1))
 
     name: ClassVar[str] = "mnist"
     pixel_scale: ClassVar[float] = 255
@@ -99,13 +86,9 @@ class Cifar10(Mnist):
     """CIFAR-10's 50,000 training images, split like MNIST."""
 
     name: ClassVar[str] = "cifar10"
-    suggests: ClassVar[dict[str, Any]] = {
-        "lr": 0.1,
-        "epochs": 1,
-        "batch": 10,
-        "rounds": 50,
-        "network": "cifar-cnn",
-    }
+    suggests: ClassVar[dict[str, Any]] = dict(
+        lr=0.1, epochs=1, batch=10, rounds=50, network="cifar-cnn"
+    )
 
     def source(self) -> tuple[Tensor, Tensor]:
         return sources.load_cifar10("train")

@@ -17,9 +17,9 @@ from torch import Tensor
 from coterie.core import seeds
 from coterie.core.errors import SettingError
 from coterie.core.settings import Settings, setting
-from coterie.core.validate import at_least, at_least_as_many
+from coterie.core.validate import at_least, at_least_as_many, between, in_range
 from coterie.data import sources
-from coterie.data.federation import Federation, Samples, check_train_share, split_parts
+from coterie.data.federation import Federation, Samples, select_federation, split_parts
 
 Load = Callable[[str], tuple[Tensor, Tensor]]  # part -> images [n, h, w, ...], labels [n]
 
@@ -28,39 +28,33 @@ Load = Callable[[str], tuple[Tensor, Tensor]]  # part -> images [n, h, w, ...], 
 class RotatedDigits(Settings):
     """scikit-learn's 1,797 digits of 8 x 8 pixels, rotated by multiples of 90 degrees."""
 
-    clients: int = setting(80, "clients m in all")
-    samples: int = setting(0, "samples of each client, training and test; 0: as many as there are")
-    rotations: int = setting(4, "true clusters, 1 to 4: rotated by 0, 90, 180, 270 degrees")
-    train_share: float = setting(0.8, "share of a client's samples that it trains on")
+    clients: int = setting(80, "clients m in all", at_least(1))
+    samples: int = setting(
+        0, "samples of each client, training and test; 0: as many as there are", at_least(0)
+    )
+    rotations: int = setting(
+        4, "true clusters, 1 to 4: rotated by 0, 90, 180, 270 degrees", in_range(1, 4)
+    )
+    train_share: float = setting(
+        0.8, "share of a client's samples that it trains on", between(0, 1)
+    )
 
     class_count: ClassVar[int] = 10
     pixel_scale: ClassVar[float] = 1.0
-    suggests: ClassVar[dict[str, Any]] = {
-        "k": 4,
-        "lr": 0.1,
-        "steps": 10,
-        "rounds": 60,
-        "network": "mlp",
-        "hidden": 100,
-    }
+    suggests: ClassVar[dict[str, Any]] = dict(
+        k=4, lr=0.1, steps=10, rounds=60, network="mlp", hidden=100
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_rotated(self)
-        check_train_share(self)
+        at_least_as_many(self, "clients", "rotations")
 
     def build(self, seed: int) -> Federation:
         whole, cluster = split_rotated_images(self, *sources.load_digits(), seed, fewest=2)
-        parts = [
-            torch.arange(*pair) for pair in zip(whole.offsets, whole.offsets[1:], strict=False)
-        ]
+        parts = torch.arange(len(whole.y)).split(whole.sizes.tolist())
         train, test = split_parts(parts, self.train_share, seed)
-        return Federation(
-            Samples.select(whole.x, whole.y, train),
-            Samples.select(whole.x, whole.y, test),
-            cluster,
-            name="rotated-digits",
-            class_count=self.class_count,
+        return select_federation(
+            self, whole.x, whole.y, train, test, cluster=cluster, name="rotated-digits"
         )
 
 
@@ -68,24 +62,23 @@ class RotatedDigits(Settings):
 class RotatedMnist(Settings):
     """MNIST rotated by multiples of 90 degrees, tested on other machines, as in the paper."""
 
-    clients: int = setting(1200, "clients m in all; the paper has 4800, 2400 and 1200")
-    samples: int = setting(0, "training samples n of each client; 0: as many as there are")
-    rotations: int = setting(4, "true clusters, 1 to 4: rotated by 0, 90, 180, 270 degrees")
+    clients: int = setting(1200, "clients m in all; the paper has 4800, 2400 and 1200", at_least(1))
+    samples: int = setting(
+        0, "training samples n of each client; 0: as many as there are", at_least(0)
+    )
+    rotations: int = setting(
+        4, "true clusters, 1 to 4: rotated by 0, 90, 180, 270 degrees", in_range(1, 4)
+    )
 
     class_count: ClassVar[int] = 10
     pixel_scale: ClassVar[float] = 255
-    suggests: ClassVar[dict[str, Any]] = {
-        "k": 4,
-        "lr": 0.1,
-        "steps": 10,
-        "rounds": 300,
-        "network": "mlp",
-        "hidden": 200,
-    }
+    suggests: ClassVar[dict[str, Any]] = dict(
+        k=4, lr=0.1, steps=10, rounds=300, network="mlp", hidden=200
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_rotated(self)
+        at_least_as_many(self, "clients", "rotations")
 
     def build(self, seed: int) -> Federation:
         return rotated_federation(self, sources.load_mnist, seed, name="rotated-mnist")
@@ -100,32 +93,28 @@ class RotatedFashion(RotatedMnist):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RotatedCifar(Settings):
+class RotatedCifar(RotatedMnist):
     """CIFAR-10 upright and upside down, with two clusters as in the IFCA paper."""
 
-    clients: int = setting(200, "clients m in all")
-    samples: int = setting(0, "training samples n of each client; 0: as many as there are")
+    clients: int = setting(200, "clients m in all", at_least(1))
     rotations: int = setting(
-        2, "true clusters, 1, 2 or 4: rotated by 0 and 180 degrees, or by quarters"
+        2, "true clusters, 1, 2 or 4: rotated by 0 and 180 degrees, or by quarters", in_range(1, 4)
     )
 
-    class_count: ClassVar[int] = 10
-    pixel_scale: ClassVar[float] = 255
-    suggests: ClassVar[dict[str, Any]] = {
-        "k": 2,
-        "lr": 0.25,
-        "decay": 0.99,
-        "epochs": 5,
-        "batch": 50,
-        "fraction": 0.1,
-        "rounds": 600,
-        "start": "reject",
-        "network": "cifar-cnn",
-    }
+    suggests: ClassVar[dict[str, Any]] = dict(
+        k=2,
+        lr=0.25,
+        decay=0.99,
+        epochs=5,
+        batch=50,
+        fraction=0.1,
+        rounds=600,
+        start="reject",
+        network="cifar-cnn",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_rotated(self)
         if self.rotations == 3:
             raise SettingError("`rotations` of RotatedCifar must be 1, 2 or 4, got 3")
 
@@ -133,24 +122,7 @@ class RotatedCifar(Settings):
         return rotated_federation(self, sources.load_cifar10, seed, name="rotated-cifar")
 
 
-RotatedSettings = RotatedDigits | RotatedMnist | RotatedCifar
-
-
-def check_rotated(settings: RotatedSettings) -> None:
-    """The rules that rotated federations share."""
-    at_least(1)(settings, "clients")
-    at_least(0)(settings, "samples")
-    at_least(1)(settings, "rotations")
-    if settings.rotations > 4:
-        raise SettingError(
-            f"`rotations` of {type(settings).__name__} must be at most 4, got {settings.rotations}"
-        )
-    at_least_as_many(settings, "clients", "rotations")
-
-
-def rotated_federation(
-    settings: RotatedSettings, load: Load, seed: int, *, name: str
-) -> Federation:
+def rotated_federation(settings: RotatedMnist, load: Load, seed: int, *, name: str) -> Federation:
     """Training machines, and test machines of the same size that are unseen in training."""
     train, cluster = split_rotated_images(settings, *load("train"), seed, fewest=1)
     # Contiguous pieces of the test images in their own order.
@@ -180,7 +152,12 @@ def rotated_federation(
 
 
 def split_rotated_images(
-    settings: RotatedSettings, images: Tensor, labels: Tensor, seed: int, *, fewest: int
+    settings: RotatedDigits | RotatedMnist,
+    images: Tensor,
+    labels: Tensor,
+    seed: int,
+    *,
+    fewest: int,
 ) -> tuple[Samples, Tensor]:
     """Rotated images split among clients, and the rotation of each client."""
     m, rotations = settings.clients, settings.rotations

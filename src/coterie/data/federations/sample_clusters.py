@@ -17,36 +17,45 @@ from torch import Tensor
 from coterie.core import seeds
 from coterie.core.errors import SettingError
 from coterie.core.settings import Settings, setting
-from coterie.core.validate import above, at_least
+from coterie.core.validate import above, at_least, in_range
 from coterie.data import sources
 from coterie.data.federation import Federation, Samples
 from coterie.data.federations.rotated import rotate
 
 
-@dataclass(frozen=True, kw_only=True)
-class GaussianClusters(Settings):
-    """Gaussian clusters in 32 dimensions with centres R Bernoulli(0.5) and unit deviation."""
+def zero_to_one(owner: object, name: str) -> None:
+    """The rule of `heterogeneity`: from 0 to 1, which it may reach."""
+    value = getattr(owner, name)
+    if not 0 <= value <= 1:
+        raise SettingError(f"`{name}` of {type(owner).__name__} must lie in 0 to 1, got {value:g}")
 
-    clients: int = setting(4, "clients")
-    samples: int = setting(1000, "samples of each client")
-    groups: int = setting(4, "true clusters of samples")
+
+@dataclass(frozen=True, kw_only=True)
+class SyntheticClusters(Settings):
+    """What the federations of synthetic samples share."""
+
+    clients: int = setting(4, "clients", at_least(1))
+    samples: int = setting(1000, "samples of each client", at_least(1))
+    groups: int = setting(4, "true clusters of samples", at_least(1))
     heterogeneity: float = setting(
-        0.0, "p: share of a client's samples that come from its home cluster"
+        0.0, "p: share of a client's samples that come from its home cluster", zero_to_one
     )
-    features: int = setting(32, "dimension d", at_least(1))
-    separation: float = setting(5.0, "R: scale of the centres", above(0))
 
     pixel_scale: ClassVar[float] = 1.0
     suggests: ClassVar[dict[str, Any]] = {"k": 4, "network": "linear"}
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_sample_clusters(self)
 
     @property
     def class_count(self) -> int:
         """The labels are the clusters."""
         return self.groups
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianClusters(SyntheticClusters):
+    """Gaussian clusters in 32 dimensions with centres R Bernoulli(0.5) and unit deviation."""
+
+    features: int = setting(32, "dimension d", at_least(1))
+    separation: float = setting(5.0, "R: scale of the centres", above(0))
 
     def build(self, seed: int) -> Federation:
         generator = seeds.generator(seed, "gaussian-clusters")
@@ -59,34 +68,19 @@ class GaussianClusters(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SubspaceClusters(Settings):
+class SubspaceClusters(SyntheticClusters):
     """Clusters that are random subspaces: Gaussian coefficients on an orthonormal basis of each."""
 
-    clients: int = setting(4, "clients")
-    samples: int = setting(1000, "samples of each client")
-    groups: int = setting(4, "true clusters of samples")
-    heterogeneity: float = setting(
-        0.0, "p: share of a client's samples that come from its home cluster"
-    )
     features: int = setting(32, "dimension d")
     rank: int = setting(16, "dimension of each subspace", at_least(1))
 
-    pixel_scale: ClassVar[float] = 1.0
-    suggests: ClassVar[dict[str, Any]] = {"k": 4, "network": "linear"}
-
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_sample_clusters(self)
         if self.rank > self.features:
             raise SettingError(
                 f"`rank` of SubspaceClusters must be at most `features`, {self.features}, "
                 f"got {self.rank}"
             )
-
-    @property
-    def class_count(self) -> int:
-        """The labels are the clusters."""
-        return self.groups
 
     def build(self, seed: int) -> Federation:
         generator = seeds.generator(seed, "subspace-clusters")
@@ -102,19 +96,15 @@ class SubspaceClusters(Settings):
 class MnistDigits(Settings):
     """MNIST; the digit is the true cluster of a sample."""
 
-    clients: int = setting(10, "clients")
-    samples: int = setting(1000, "samples of each client")
+    clients: int = setting(10, "clients", at_least(1))
+    samples: int = setting(1000, "samples of each client", at_least(1))
     heterogeneity: float = setting(
-        0.0, "p: share of a client's samples that come from its home cluster"
+        0.0, "p: share of a client's samples that come from its home cluster", zero_to_one
     )
 
     class_count: ClassVar[int] = 10
     pixel_scale: ClassVar[float] = 255
     suggests: ClassVar[dict[str, Any]] = {"k": 10, "network": "linear"}
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_sample_clusters(self)
 
     def build(self, seed: int) -> Federation:
         images, digits = sources.load_mnist("train")
@@ -126,27 +116,16 @@ class MnistDigits(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MnistDigitRotations(Settings):
+class MnistDigitRotations(MnistDigits):
     """A digit rotated by 0, 90, 180 or 270 degrees; the angle is the true cluster of a sample."""
 
-    clients: int = setting(4, "clients")
-    samples: int = setting(1000, "samples of each client")
-    heterogeneity: float = setting(
-        0.0, "p: share of a client's samples that come from its home cluster"
+    clients: int = setting(4, "clients", at_least(1))
+    digit: int = setting(
+        2, "the digit, in the paper 2, 3, 4 or 5; -1: all ten mixed", in_range(-1, 9)
     )
-    digit: int = setting(2, "the digit, in the paper 2, 3, 4 or 5; -1: all ten mixed", at_least(-1))
 
     class_count: ClassVar[int] = 4
-    pixel_scale: ClassVar[float] = 255
     suggests: ClassVar[dict[str, Any]] = {"k": 4, "network": "linear"}
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_sample_clusters(self)
-        if self.digit > 9:
-            raise SettingError(
-                f"`digit` of MnistDigitRotations must be at most 9, got {self.digit}"
-            )
 
     def build(self, seed: int) -> Federation:
         images, digits = sources.load_mnist("train")
@@ -159,19 +138,6 @@ class MnistDigitRotations(Settings):
         for r in range(4):
             x[label == r] = rotate(x[label == r], r)
         return sample_cluster_federation(self, x, label, name="mnist-digit-rotations")
-
-
-def check_sample_clusters(settings: Any) -> None:
-    """The rules that these federations share."""
-    at_least(1)(settings, "clients")
-    at_least(1)(settings, "samples")
-    if not 0 <= settings.heterogeneity <= 1:
-        raise SettingError(
-            f"`heterogeneity` of {type(settings).__name__} must lie in 0 to 1, "
-            f"got {settings.heterogeneity:g}"
-        )
-    if hasattr(settings, "groups"):
-        at_least(1)(settings, "groups")
 
 
 def draw_clusters(settings: Any, generator: torch.Generator) -> Tensor:

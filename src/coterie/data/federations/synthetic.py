@@ -11,8 +11,8 @@ import torch
 
 from coterie.core import seeds
 from coterie.core.settings import Settings, setting
-from coterie.core.validate import at_least, at_least_as_many
-from coterie.data.federation import Federation, Samples, check_train_share, split_cut, split_order
+from coterie.core.validate import at_least, at_least_as_many, between
+from coterie.data.federation import Federation, Samples, split_cut, split_order
 
 FEATURES, CLASSES = 60, 10
 PIECE = 16_384  # rows that are drawn at once, so that a client of half a million takes no room
@@ -33,21 +33,16 @@ class FpfcSynthetic(Settings):
     most: int = setting(
         3000, "samples of a client at most, training and test; 0: no limit", at_least(0)
     )
-    train_share: float = setting(0.8, "share of a client's samples that it trains on")
+    train_share: float = setting(
+        0.8, "share of a client's samples that it trains on", between(0, 1)
+    )
 
     class_count: ClassVar[int] = CLASSES
     pixel_scale: ClassVar[float] = 1.0
-    suggests: ClassVar[dict[str, Any]] = {
-        "k": 4,
-        "lr": 0.1,
-        "steps": 10,
-        "fraction": 0.3,
-        "network": "linear",
-    }
+    suggests: ClassVar[dict[str, Any]] = dict(k=4, lr=0.1, steps=10, fraction=0.3, network="linear")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_train_share(self)
         at_least_as_many(self, "clients", "groups")
 
     def build(self, seed: int) -> Federation:
@@ -66,13 +61,8 @@ class FpfcSynthetic(Settings):
                     yield i, features, (features @ weight[c].T + bias[c] + noise).argmax(1)
 
         train, test = write_samples(sizes, drawn(), self.train_share, seed)
-        return Federation(
-            train,
-            test,
-            torch.from_numpy(cluster),
-            name="fpfc-synthetic",
-            class_count=CLASSES,
-        )
+        clusters = torch.from_numpy(cluster)
+        return Federation(train, test, clusters, name="fpfc-synthetic", class_count=CLASSES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,21 +80,15 @@ class LeafSynthetic(Settings):
     most: int = setting(
         3000, "samples of a client at most, training and test; 0: no limit", at_least(0)
     )
-    train_share: float = setting(0.8, "share of a client's samples that it trains on")
+    train_share: float = setting(
+        0.8, "share of a client's samples that it trains on", between(0, 1)
+    )
 
     class_count: ClassVar[int] = CLASSES
     pixel_scale: ClassVar[float] = 1.0
-    suggests: ClassVar[dict[str, Any]] = {
-        "lr": 0.01,
-        "epochs": 1,
-        "batch": 10,
-        "fraction": 0.3,
-        "network": "linear",
-    }
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_train_share(self)
+    suggests: ClassVar[dict[str, Any]] = dict(
+        lr=0.01, epochs=1, batch=10, fraction=0.3, network="linear"
+    )
 
     def build(self, seed: int) -> Federation:
         rng = np.random.default_rng(seeds.derive(seed, "leaf-synthetic"))

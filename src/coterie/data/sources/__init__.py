@@ -33,16 +33,11 @@ SOURCES: dict[str, Source] = {
 }
 
 
-def find_source(name: str) -> Source:
-    """The source of this name."""
-    if name not in SOURCES:
-        raise SettingError(f"no source is named {name}{did_you_mean(name, SOURCES)}")
-    return SOURCES[name]
-
-
 def get(name: str, say: Callable[[str], None]) -> Path:
     """Bring a source into the cache and verify it; the folder it is in."""
-    return find_source(name).get(say)
+    if name not in SOURCES:
+        raise SettingError(f"no source is named {name}{did_you_mean(name, SOURCES)}")
+    return SOURCES[name].get(say)
 
 
 def list_sources() -> str:

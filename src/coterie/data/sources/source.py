@@ -26,18 +26,14 @@ class Source:
 
     name: str  # also that of its folder in the cache
     description: str  # one line
-    is_in: Callable[[Path], bool]  # whether a folder has the files, without reading them
+    is_in: Callable[[Path], object]  # whether a folder has the files, without reading them
     check: Callable[[Path], None]  # raises DataError unless the files are right
     mirrors: tuple[Mirror, ...] = ()  # tried in this order
     by_hand: str = ""  # which files to place where, if there is no mirror
 
-    def folders(self) -> list[Path]:
-        """The folders that are searched, in this order; new data go into the first."""
-        return cache.source_folders(self.name)
-
     def where(self) -> Path | None:
         """The first folder that has it; None if none has."""
-        return next((folder for folder in self.folders() if self.is_in(folder)), None)
+        return next(filter(self.is_in, cache.source_folders(self.name)), None)
 
     def get(self, say: Callable[[str], None]) -> Path:
         """Bring it into the cache unless it is there, verify it, and return its folder."""
@@ -58,7 +54,7 @@ class Source:
 
     def fetch(self, say: Callable[[str], None]) -> Path:
         """Get it from the first mirror that has it."""
-        folder = self.folders()[0]
+        folder = cache.source_folders(self.name)[0]
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:

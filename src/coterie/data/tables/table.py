@@ -34,8 +34,8 @@ from torch import Tensor
 
 from coterie.core.errors import CoterieWarning, SettingError
 from coterie.core.settings import Settings, setting
-from coterie.core.validate import at_least, one_of
-from coterie.data.federation import Federation, Samples, check_train_share
+from coterie.core.validate import at_least, between, one_of
+from coterie.data.federation import Federation, Samples
 from coterie.data.tables.arrays import Arrays, read_npz
 from coterie.data.tables.client_rows import ClientRows, drop_small_clients, group_rows, split_rows
 from coterie.data.tables.columns import check_finite, client_column, read_column
@@ -72,7 +72,7 @@ class Table(Settings):
         "what the label is: classification, regression, or auto: by its type",
         one_of(*TARGETS),
     )
-    train_share: float = setting(0.8, "share of a client's rows that it trains on")
+    train_share: float = setting(0.8, "share of a client's rows that it trains on", between(0, 1))
     min_samples: int = setting(
         2, "rows that a client must have; smaller ones are left out", at_least(2)
     )
@@ -89,7 +89,6 @@ class Table(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_train_share(self)
         if self.client == self.label:
             raise SettingError(
                 f"`client` and `label` of Table must be two columns, got {self.label} for both"

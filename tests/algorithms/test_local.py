@@ -2,20 +2,9 @@ import pytest
 import torch
 
 import coterie
-from coterie import FedAvg, Local, Oracle
-from coterie.core.errors import DataError
+from coterie import Local
+from coterie.engine.simulator import Simulator
 from tests.algorithms.lines import line, simulator, start_of
-
-
-def test_fedavg_by_hand():
-    # From 0 each client goes half the way to its target: 0.5, 1.5, -1.
-    clients = simulator([1, 3, -2], sizes=[1, 1, 2], draws=[0])
-    for weighting, expected in (("equal", 1 / 3), ("size", 0.0)):
-        fedavg = FedAvg(lr=0.25, steps=1, weighting=weighting)
-        before = fedavg.init(start_of(simulator([1], draws=[0])))
-        after, info = fedavg.round(before, clients.at("round", 0))
-        assert after.model.item() == pytest.approx(expected, abs=1e-7)
-        assert info.cluster.tolist() == [0, 0, 0]
 
 
 def test_local_by_hand():
@@ -71,7 +60,7 @@ def test_an_unseen_client_of_local_makes_up_for_all_rounds():
     run = coterie.simulate(
         Local(lr=0.25, steps=1, decay=0.5), line([1, 3]), simulator([1], draws=[0]).task, rounds=2
     )
-    newcomer = coterie.engine.simulator.Simulator(
+    newcomer = Simulator(
         line([8]).train, run.task, first=2, population=2, memory=run.population.memory
     )
     serving = run.algorithm.serve(run.state, newcomer.at("serve"))
@@ -79,25 +68,3 @@ def test_an_unseen_client_of_local_makes_up_for_all_rounds():
     # Half the way to 8 in the first round, a quarter of the rest in the second.
     assert model.item() == pytest.approx(5.0)
     assert run.serve(line([8])).tolist() == [-1]
-
-
-def test_oracle_by_hand():
-    clients = simulator([1, 3, -2], draws=[0, 0.5])
-    oracle = Oracle(lr=0.25, steps=1)
-    state = oracle.init(start_of(clients, truth=torch.tensor([1, 1, 0])))
-    state, info = oracle.round(state, clients.at("round", 0))
-    # Cluster 0 from 0: the client at -2. Cluster 1 from 0.5: clients at 1 and 3.
-    assert state.models.flatten().tolist() == [-1.0, 1.25]
-    assert info.cluster.tolist() == [1, 1, 0]
-
-
-def test_oracle_needs_the_truth():
-    with pytest.raises(DataError, match="true clusters are known"):
-        Oracle().init(start_of(simulator([1, 2])))
-
-
-def test_oracle_serves_unseen_clients_by_loss():
-    federation, task = coterie.load("rotated-digits", clients=16)
-    run = coterie.simulate(Oracle(), federation, task, rounds=10)
-    other, _ = coterie.load("rotated-digits", clients=8, seed=7)
-    assert run.serve(other).tolist() == other.cluster.tolist()
