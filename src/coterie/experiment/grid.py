@@ -11,14 +11,12 @@ their rounds in `copies.jsonl`: one line for each round, in it one record for ea
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -32,12 +30,13 @@ from coterie.data.federation import Federation
 from coterie.engine.copies.lockstep import LockstepClients, LockstepThreads
 from coterie.evaluation.evaluator import Evaluator
 from coterie.evaluation.scoring import SimulatedScorer, first_test_id
-from coterie.experiment.checkpoint import Checkpoint
+from coterie.experiment.checkpoint import Checkpoint, json_digest
 from coterie.experiment.folder import Record, RunFolder
 from coterie.experiment.participants import OnReply
 from coterie.experiment.run import OnRound, Run, run_config
 from coterie.experiment.settings import RunSettings, grid_text, setting_names
 from coterie.files import to_json, write_text
+from coterie.registry import algorithm_name
 
 COPIES = "copies.jsonl"
 
@@ -84,10 +83,9 @@ class Grid:
     ) -> None:
         self.settings = settings
         self.values = values
-        self.config = config or run_config(algorithm, federation.name, settings)
-        if config is None:
-            texts = {name: grid_text(several) for name, several in values.items()}
-            self.config["settings"] |= texts
+        texts = {name: grid_text(several) for name, several in values.items()}
+        whole = {**asdict(algorithm), **asdict(settings), **texts}  # type: ignore[call-overload]
+        self.config = config or run_config(algorithm_name(algorithm), federation.name, whole)
         clients = LockstepClients(
             federation.train,
             task,
@@ -186,7 +184,7 @@ class Grid:
     def fingerprint(self) -> str:
         """What a checkpoint must agree on: that of the first copy, and the grid."""
         what = [self.copies[0].run.fingerprint, {n: list(v) for n, v in self.values.items()}]
-        return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
+        return json_digest(what)
 
     def _all(self, job: Callable[[Copy], object]) -> None:
         """Do something with every copy that goes on, in step."""

@@ -67,7 +67,8 @@ class Run:
         self.federation = federation
         self.task = task
         self.settings = settings
-        self.config = config or run_config(algorithm, federation.name, settings)
+        values = {**asdict(algorithm), **asdict(settings)}  # type: ignore[call-overload]
+        self.config = config or run_config(algorithm_name(algorithm), federation.name, values)
         if population is None or evaluator is None:
             population = simulator = Simulator(
                 federation.train,
@@ -264,13 +265,15 @@ class Run:
             return folder.write_report(Path(path))
 
 
-def run_config(algorithm: Algorithm[Any], federation: str, settings: RunSettings) -> dict[str, Any]:
-    """The configuration of a run that was put together in Python."""
+def run_config(
+    algorithm: str, federation: str, settings: dict[str, Any], command: str = ""
+) -> dict[str, Any]:
+    """What config.json says of a run that starts now; no command if it was made in Python."""
     return {
         "coterie": __version__,
-        "algorithm": algorithm_name(algorithm),
+        "algorithm": algorithm,
         "federation": federation,
-        "settings": {**asdict(algorithm), **asdict(settings)},  # type: ignore[call-overload]
-        "command": "",
+        "settings": settings,
+        "command": command,
         "started": datetime.now().isoformat(timespec="seconds"),
     }
