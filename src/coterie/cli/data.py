@@ -55,8 +55,8 @@ def path_command(options: argparse.Namespace) -> int:
 
 def describe_data(word: str, words: list[str]) -> str:
     """What `coterie data describe` says of a file, a folder or a federation by its name."""
-    from coterie.data.tables import Table
     from coterie.data.tables.describe import describe_federation_data, describe_source
+    from coterie.data.tables.table import Table
     from coterie.experiment.plan import build_federation, names_a_file
     from coterie.experiment.settings import make_settings, parse_settings
     from coterie.registry import find

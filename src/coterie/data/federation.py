@@ -18,7 +18,7 @@ from torch import Tensor
 
 from coterie.core import seeds
 from coterie.core.cohort import Rows
-from coterie.core.errors import DataError
+from coterie.core.errors import DataError, SettingError
 
 
 class Indexable(Protocol):
@@ -173,29 +173,62 @@ class Federation:
         )
 
     @staticmethod
-    def from_table(source: Any, **settings: Any) -> Federation:
+    def from_table(
+        source: Any, *, features: str | Sequence[str] = "", seed: int = 0, **settings: Any
+    ) -> Federation:
         """A federation from a file, data frame, Arrow table or Hugging Face dataset.
 
-        The settings are those of `coterie.data.tables.federation_from_table`: `client` and `label`
-        name the columns that say whose row it is and what is to be predicted.
-        """
-        from coterie.data.tables import federation_from_table
+        The settings are those of `coterie describe table`: `client` and `label` name the columns
+        that say whose row it is and what is to be predicted.
 
-        return federation_from_table(source, **settings)
+        >>> import pytest; pyarrow = pytest.importorskip("pyarrow")
+        >>> rows = {"client": ["a", "a", "b", "b"], "label": [0, 1, 0, 1], "age": [30, 40, 50, 60]}
+        >>> federation = Federation.from_table(pyarrow.table(rows), train_share=0.5)
+        >>> len(federation), federation.train.x.shape
+        (2, torch.Size([2, 1]))
+        """
+        from coterie.data.tables.table import Table
+
+        columns = features if isinstance(features, str) else ",".join(features)
+        return Table(features=columns, **settings).prepare(source, seed).federation
 
     @staticmethod
     def from_folder(path: str | Path, **settings: Any) -> Federation:
-        """A federation from a folder with one `.npz`, `.csv` or `.parquet` file per client."""
-        from coterie.data.tables import federation_from_folder
+        """A federation from a folder with one `.npz`, `.csv` or `.parquet` file per client.
 
-        return federation_from_folder(path, **settings)
+        The settings are those of `from_table`. `.npz` files hold arrays x and y, which are taken as
+        they are; then `label`, `features`, `categories` and `standardise` do nothing.
+        """
+        from coterie.data.tables.read import existing_path
+
+        if not existing_path(path).is_dir():
+            raise SettingError(
+                f"a folder with a file for each client is needed, got the file {path}"
+            )
+        return Federation.from_table(path, **settings)
 
     @staticmethod
-    def from_datasets(datasets: Iterable[Any], **settings: Any) -> Federation:
-        """A federation from PyTorch datasets, one per client."""
-        from coterie.data.tables import federation_from_datasets
+    def from_datasets(
+        datasets: Iterable[Any],
+        *,
+        target: str = "auto",
+        train_share: float = 0.8,
+        min_samples: int = 2,
+        seed: int = 0,
+    ) -> Federation:
+        """A federation from PyTorch datasets of (x, y) pairs, one per client; x stays as it is.
 
-        return federation_from_datasets(datasets, **settings)
+        >>> from torch.utils.data import TensorDataset
+        >>> mine = [TensorDataset(torch.ones(5, 3), torch.tensor([0, 1, 0, 1, 1]))] * 4
+        >>> federation = Federation.from_datasets(mine)
+        >>> federation.train.sizes.tolist(), federation.test.sizes.tolist()
+        ([4, 4, 4, 4], [1, 1, 1, 1])
+        """
+        from coterie.data.tables.arrays import read_datasets
+        from coterie.data.tables.table import Table, prepare_arrays
+
+        settings = Table(target=target, train_share=train_share, min_samples=min_samples)
+        return prepare_arrays(read_datasets(datasets), settings, seed, "own data").federation
 
     def __len__(self) -> int:
         """The number of clients that train."""

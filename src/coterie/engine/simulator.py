@@ -24,6 +24,7 @@ from coterie.engine.chunks import ChunkCache, Chunking
 from coterie.engine.client_memory import ClientMemory
 from coterie.engine.devices import find_device
 from coterie.engine.kernels import kernel_for
+from coterie.engine.malloc import trim_between
 from coterie.tensors.devices import CPU, default_device, free_bytes
 from coterie.tensors.lazy import to_device
 
@@ -116,7 +117,7 @@ class Simulator:
         message = {name: self._download(value) for name, value in call.message.items()}
         # Where a fold does not say that it works on any device, it is the server's, on the CPU.
         to = self.device if getattr(fold, "on_any_device", False) else CPU
-        for chunk in self.chunks(call.ids):
+        for chunk in trim_between(self.chunks(call.ids)):
             cohort = self.cohort(chunk, call.round, call.address)
             download = {
                 n: v.rows_for(chunk) if isinstance(v, Each) else v for n, v in message.items()

@@ -86,11 +86,12 @@ def update_pairs(
     as soon as one of its devices has moved.
     """
     m, p = omega.shape
+    every = m * (m - 1) // 2
     kept = torch.zeros(m * m, dtype=torch.bool)
     kept[pairs.pair] = True
     active = active.flatten()
     back = pairs.pair[:0]
-    if len(pairs.pair) < m * (m - 1) // 2:
+    if len(pairs.pair) < every:
         # Parted pairs whose devices have come near each other keep something again.
         near = shrink(torch.cdist(omega, omega).flatten()) < 1
         back = torch.nonzero((near & active & ~kept).view(m, m).triu(1).flatten()).flatten()
@@ -98,37 +99,54 @@ def update_pairs(
     index = torch.cat([pairs.pair, back])
     norm = torch.cat([pairs.norm, omega.new_zeros(len(back))])
     scale = torch.cat([pairs.scale, omega.new_ones(len(back))])
-    deltas = omega.new_empty(len(index), p)
-    sums = omega.new_zeros(m, p)
-    stays = torch.ones(len(index), dtype=torch.bool)
+    after = Pairs(index, omega.new_empty(len(index), p), norm, scale)
+    sums, stays = omega.new_zeros(m, p), torch.ones(len(index), dtype=torch.bool)
     block = max(1, BLOCK_BYTES // (p * omega.element_size()))
     for begin in range(0, len(index), block):
         here = slice(begin, begin + block)
-        i, j, s, delta = index[here] // m, index[here] % m, scale[here], deltas[here]
-        before = pairs.delta[here]
-        delta[: len(before)] = before
-        delta[len(before) :] = 0
-        now = torch.nonzero(active[index[here]]).flatten()
-        if len(now):
-            old = s[now]
-            fresh = omega[i[now]].sub_(omega[j[now]]).addcmul_(delta[now], (1 - old)[:, None])
-            delta[now] = fresh
-            norm[here][now] = length = torch.linalg.vector_norm(fresh, dim=1)
-            s[now] = shrink(length)
-            stays[here][now] = (old != 1) | (s[now] != 1)
-        drawn = (2 * s - 1)[:, None] * delta
-        sums.index_add_(0, i, drawn)
-        sums.index_add_(0, j, drawn, alpha=-1)
-    if len(index) < m * (m - 1) // 2:
-        far = (~kept).view(m, m).triu(1)
-        far = (far | far.mT).to(omega.dtype)
-        sums += far.sum(1, keepdim=True) * omega - far @ omega
+        some = Pairs(*(part[here] for part in after))
+        stays[here] = update_block(some, pairs.delta[here], omega, active, shrink, sums)
+    if len(index) < every:
+        sums += parted_sums(omega, ~kept)
     zeta = omega.mean(0) + sums / m
     if forget and not bool(stays.all()):
-        return Pairs(
-            index[stays], compact_rows(deltas, stays, block), norm[stays], scale[stays]
-        ), zeta
-    return Pairs(index, deltas, norm, scale), zeta
+        delta = compact_rows(after.delta, stays, block)
+        after = Pairs(index[stays], delta, norm[stays], scale[stays])
+    return after, zeta
+
+
+def update_block(
+    pairs: Pairs, before: Tensor, omega: Tensor, active: Tensor, shrink: Shrink, sums: Tensor
+) -> Tensor:
+    """Update some pairs in place, from their deltas `before`, and add what draws devices to `sums`.
+
+    Pairs behind the last of `before` kept nothing. Gives which of the pairs [q] go on to keep
+    something: all but those that have parted again.
+    """
+    m = len(omega)
+    i, j, delta, s = pairs.pair // m, pairs.pair % m, pairs.delta, pairs.scale
+    delta[: len(before)] = before
+    delta[len(before) :] = 0
+    stays = torch.ones(len(i), dtype=torch.bool)
+    now = torch.nonzero(active[pairs.pair]).flatten()
+    if len(now):
+        old = s[now]
+        fresh = omega[i[now]].sub_(omega[j[now]]).addcmul_(delta[now], (1 - old)[:, None])
+        delta[now] = fresh
+        pairs.norm[now] = length = torch.linalg.vector_norm(fresh, dim=1)
+        s[now] = shrink(length)
+        stays[now] = (old != 1) | (s[now] != 1)
+    drawn = (2 * s - 1)[:, None] * delta
+    sums.index_add_(0, i, drawn)
+    sums.index_add_(0, j, drawn, alpha=-1)
+    return stays
+
+
+def parted_sums(omega: Tensor, parted: Tensor) -> Tensor:
+    """The sum of omega_i - omega_j over the j that parted from i, [m, p]; `parted` is [m m]."""
+    far = parted.view(len(omega), len(omega)).triu(1)
+    far = (far | far.mT).to(omega.dtype)
+    return far.sum(1, keepdim=True) * omega - far @ omega
 
 
 def compact_rows(rows: Tensor, stays: Tensor, block: int) -> Tensor:

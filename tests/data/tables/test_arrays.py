@@ -6,7 +6,8 @@ import torch
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 from coterie.core.errors import DataError, SettingError
-from coterie.data.tables import Table, federation_from_datasets, federation_from_folder
+from coterie.data.federation import Federation
+from coterie.data.tables.table import Table
 
 
 class Pairs(Dataset):
@@ -29,8 +30,8 @@ def test_a_folder_of_arrays_needs_no_pyarrow_and_keeps_shapes(tmp_path, monkeypa
     for name in ("ward-2", "ward-1"):
         saved(tmp_path, name, x=np.full((4, 2, 3), int(name[-1])), y=np.array(["b", "a"] * 2))
     got = Table().prepare(tmp_path, 0)
-    assert got.clients == ("ward-1", "ward-2")
-    assert got.classes == ("a", "b")
+    assert got.federation.clients == ("ward-1", "ward-2")
+    assert got.federation.classes == ("a", "b")
     assert got.federation.train.x.shape == (6, 2, 3)
     assert got.federation.train.client(1)[0].unique().tolist() == [2]
     assert got.federation.outputs == 2
@@ -40,7 +41,7 @@ def test_samples_keep_their_labels_when_they_are_split(tmp_path):
     for i in range(3):
         x = np.arange(10.0)[:, None] + 10 * i
         saved(tmp_path, f"c{i}", x=x, y=2 * x[:, 0])
-    got = federation_from_folder(tmp_path, train_share=0.5)
+    got = Federation.from_folder(tmp_path, train_share=0.5)
     assert got.train.x.dtype == torch.float32
     for part in (got.train, got.test):
         assert part.sizes.tolist() == [5, 5, 5]
@@ -54,17 +55,17 @@ def test_datasets_are_taken_whole_or_item_by_item():
     whole = [TensorDataset(x[i], y) for i in range(3)]
     items = [Pairs([(x[i, j].numpy(), int(y[j])) for j in range(6)]) for i in range(3)]
     parts = [Subset(dataset, range(6)) for dataset in whole]
-    expected = federation_from_datasets(whole)
+    expected = Federation.from_datasets(whole)
     assert set(expected.train.y.tolist()) == {0, 1, 2}
     for other in (items, parts):
-        got = federation_from_datasets(other)
+        got = Federation.from_datasets(other)
         assert torch.equal(got.train.x, expected.train.x)
         assert torch.equal(got.test.y, expected.test.y)
 
 
 def test_whole_features_stay_whole():
     mine = [TensorDataset(torch.arange(6)[:, None], torch.tensor([0, 1] * 3)) for _ in range(2)]
-    assert federation_from_datasets(mine).train.x.dtype == torch.int64
+    assert Federation.from_datasets(mine).train.x.dtype == torch.int64
 
 
 @pytest.mark.parametrize(
@@ -92,13 +93,13 @@ def test_whole_features_stay_whole():
 )
 def test_datasets_that_are_no_federation_are_refused(datasets, sentence):
     with pytest.raises(DataError, match=sentence):
-        federation_from_datasets(datasets)
+        Federation.from_datasets(datasets)
 
 
 def test_files_without_x_and_y_are_refused(tmp_path):
     saved(tmp_path, "a", x=np.zeros((2, 1)), labels=np.zeros(2))
     with pytest.raises(DataError, match=r"a.npz must hold the arrays x and y: .*y"):
-        federation_from_folder(tmp_path)
+        Federation.from_folder(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -114,12 +115,12 @@ def test_broken_arrays_are_refused(tmp_path, spoil):
     whole = (tmp_path / "a.npz").read_bytes()
     (tmp_path / "b.npz").write_bytes(spoil(whole))
     with pytest.raises(DataError, match=r"b.npz cannot be read: (?!.*pickle)"):
-        federation_from_folder(tmp_path)
+        Federation.from_folder(tmp_path)
 
 
 def test_an_empty_folder_and_a_file_are_no_folders_of_clients(tmp_path):
     with pytest.raises(DataError, match=r"must hold a .npz, .csv or .parquet file for each client"):
-        federation_from_folder(tmp_path)
+        Federation.from_folder(tmp_path)
     (tmp_path / "a.csv").write_text("x")
     with pytest.raises(SettingError, match="a folder with a file for each client is needed"):
-        federation_from_folder(tmp_path / "a.csv")
+        Federation.from_folder(tmp_path / "a.csv")

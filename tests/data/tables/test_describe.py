@@ -2,8 +2,12 @@ import numpy as np
 import pytest
 
 from coterie.core.errors import DataError, SettingError
-from coterie.data.tables import Table, describe
 from coterie.data.tables.describe import describe_source
+from coterie.data.tables.table import Table
+
+
+def describe(source, **settings):
+    return describe_source(Table(**settings), source)
 
 
 def healthy(n=600, m=6):

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from coterie.core.errors import DataError, SettingError
-from coterie.data.tables import Table, federation_from_folder, federation_from_table
+from coterie.data.federation import Federation
+from coterie.data.tables.table import Table
 
 
 def written(pyarrow, rows, path, kind):
@@ -51,7 +52,11 @@ def test_every_kind_of_file_gives_the_same_federation(pyarrow, rows, tmp_path, k
     got = Table().prepare(str(written(pyarrow, rows, tmp_path, kind)), 0)
     assert torch.equal(got.federation.train.x, expected.federation.train.x)
     assert torch.equal(got.federation.test.y, expected.federation.test.y)
-    assert (got.clients, got.features, got.classes) == expected[1:4]
+    assert (got.federation.clients, got.federation.features, got.federation.classes) == (
+        expected.federation.clients,
+        expected.federation.features,
+        expected.federation.classes,
+    )
     assert got.federation.name.startswith("rows.")
 
 
@@ -60,7 +65,7 @@ def test_a_data_frame_is_taken_as_it_is(pyarrow, rows):
     frame = pandas.DataFrame(rows)
     frame["city"] = frame["city"].astype("category")
     assert torch.equal(
-        federation_from_table(frame).train.x, federation_from_table(pyarrow.table(rows)).train.x
+        Federation.from_table(frame).train.x, Federation.from_table(pyarrow.table(rows)).train.x
     )
 
 
@@ -68,10 +73,10 @@ def test_a_data_frame_is_taken_as_it_is(pyarrow, rows):
 def test_a_hugging_face_dataset_is_taken_with_its_selection(pyarrow, rows):
     datasets = pytest.importorskip("datasets", reason="datasets is missing")
     whole = datasets.Dataset.from_dict(rows)
-    got = federation_from_table(whole.select([5, 4, 3, 2, 1, 0]))
-    assert torch.equal(got.train.x, federation_from_table(rows).train.x)
+    got = Federation.from_table(whole.select([5, 4, 3, 2, 1, 0]))
+    assert torch.equal(got.train.x, Federation.from_table(rows).train.x)
     with pytest.raises(DataError, match="one split of a dataset, got all of them: train, test"):
-        federation_from_table(datasets.DatasetDict({"train": whole, "test": whole}))
+        Federation.from_table(datasets.DatasetDict({"train": whole, "test": whole}))
 
 
 def test_csv_may_have_a_mark_quotes_commas_line_ends_and_any_letters(pyarrow, tmp_path):
@@ -82,15 +87,15 @@ def test_csv_may_have_a_mark_quotes_commas_line_ends_and_any_letters(pyarrow, tm
     )
     (tmp_path / "rows.csv").write_bytes(b"\xef\xbb\xbf" + text.encode())
     got = Table(path=str(tmp_path / "rows.csv")).prepare(str(tmp_path / "rows.csv"), 0)
-    assert got.clients == ("Zürich, Süd", "東京")
-    assert got.features == ('city=a\n"b"', "city=(missing)")
+    assert got.federation.clients == ("Zürich, Süd", "東京")
+    assert got.federation.features == ('city=a\n"b"', "city=(missing)")
     assert got.federation.train.x.tolist() == [[1, 0], [1, 0], [0, 1]]
 
 
 def test_csv_types_may_show_late_in_the_file(pyarrow, tmp_path):
     lines = ["client,x,label", *(f"{i % 2},{i},{i % 3}" for i in range(200_000)), "0,0.5,1"]
     (tmp_path / "rows.csv").write_text("\n".join(lines))
-    got = federation_from_table(tmp_path / "rows.csv", standardise=False)
+    got = Federation.from_table(tmp_path / "rows.csv", standardise=False)
     values = torch.cat([got.train.x, got.test.x])
     assert 0.5 in values
     assert len(values) == 200_001
@@ -100,14 +105,14 @@ def test_line_ends_in_quotes_may_lie_anywhere_in_a_long_file(pyarrow, tmp_path):
     text = "x\ny" * 100
     lines = [f'{i % 2},"{text}",{i},{i % 3}' for i in range(10_000)]
     (tmp_path / "rows.csv").write_text("\n".join(["client,text,x,label", *lines]))
-    got = federation_from_table(tmp_path / "rows.csv", features="x", standardise=False)
+    got = Federation.from_table(tmp_path / "rows.csv", features="x", standardise=False)
     assert sorted(torch.cat([got.train.x, got.test.x])[:, 0].tolist()) == list(range(10_000))
 
 
 def test_clients_in_csv_keep_their_leading_zeros_and_numbers_count_up(pyarrow, tmp_path):
     lines = [f"{name},{x},{x % 2}" for name in ("10", "7", "007") for x in range(3)]
     (tmp_path / "rows.csv").write_text("\n".join(["client,x,label", *lines]))
-    assert Table().prepare(tmp_path / "rows.csv", 0).clients == ("007", "7", "10")
+    assert Table().prepare(tmp_path / "rows.csv", 0).federation.clients == ("007", "7", "10")
 
 
 def test_of_a_wide_parquet_file_only_named_columns_are_read(pyarrow, tmp_path):
@@ -116,9 +121,9 @@ def test_of_a_wide_parquet_file_only_named_columns_are_read(pyarrow, tmp_path):
     rows = {"who": [1, 1, 2, 2], "y": [0, 1, 0, 1], "x": [1, 2, 3, 4], "odd": [[1], [2], [3], [4]]}
     parquet.write_table(pyarrow.table(rows), tmp_path / "wide.parquet")
     settings = Table(client="who", label="y", features="x")
-    assert settings.prepare(tmp_path / "wide.parquet", 0).features == ("x",)
+    assert settings.prepare(tmp_path / "wide.parquet", 0).federation.features == ("x",)
     with pytest.raises(DataError, match=r"column `odd` is of type list<.*> *, of which no feature"):
-        federation_from_table(tmp_path / "wide.parquet", client="who", label="y")
+        Federation.from_table(tmp_path / "wide.parquet", client="who", label="y")
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
@@ -130,27 +135,27 @@ def test_a_folder_has_a_file_for_each_client(pyarrow, rows, tmp_path, kind):
         file.rename(tmp_path / f"{name}.{kind}")
     (tmp_path / "README.md").write_text("not a client")
     got = Table().prepare(str(tmp_path), 0)
-    assert got.clients == ("a", "b", "c")
-    assert torch.equal(got.federation.train.x, federation_from_table(table).train.x)
+    assert got.federation.clients == ("a", "b", "c")
+    assert torch.equal(got.federation.train.x, Federation.from_table(table).train.x)
 
 
 def test_the_files_of_a_folder_have_the_same_columns(pyarrow, tmp_path):
     (tmp_path / "a.csv").write_text("x,label\n1,0\n2,1\n")
     (tmp_path / "b.csv").write_text("x,z,label\n1,2,0\n2,3,1\n")
     with pytest.raises(DataError, match=r"the same columns: `z` is not in both a.csv and b.csv"):
-        federation_from_folder(tmp_path)
+        Federation.from_folder(tmp_path)
     (tmp_path / "b.csv").write_text("x,label\nred,0\nblue,1\n")
     with pytest.raises(DataError, match="columns of the same types"):
-        federation_from_folder(tmp_path)
+        Federation.from_folder(tmp_path)
     (tmp_path / "c.npz").write_bytes(b"")
     with pytest.raises(DataError, match=r"must be of one kind, got .csv and .npz"):
-        federation_from_folder(tmp_path)
+        Federation.from_folder(tmp_path)
 
 
 def test_whole_and_real_numbers_of_two_files_go_together(pyarrow, tmp_path):
     (tmp_path / "a.csv").write_text("x,label\n1,0\n2,1\n3,0\n")
     (tmp_path / "b.csv").write_text("x,label\n1.5,0\n,1\n2.5,0\n")
-    got = federation_from_folder(tmp_path, standardise=False)
+    got = Federation.from_folder(tmp_path, standardise=False)
     assert {1.0, 2.0, 3.0, 1.5, 2.5} <= set(torch.cat([got.train.x, got.test.x])[:, 0].tolist())
 
 
@@ -197,13 +202,13 @@ def test_files_that_cannot_be_read_are_refused_in_a_sentence(
     path = tmp_path / name
     (path if contents is not None else tmp_path / "rows.csv").write_bytes(contents or b"")
     with pytest.raises(error, match=sentence):
-        federation_from_table(path)
+        Federation.from_table(path)
 
 
 def test_numbers_may_have_decimal_commas_where_fields_do_not_end_with_them(pyarrow, tmp_path):
     lines = [f"{name};{x};{name}" for name in "ab" for x in ("1,5", "2", "-3,25", "2,75")]
     (tmp_path / "rows.csv").write_text("\n".join(["client;x;label", *lines]))
-    federation = federation_from_table(tmp_path / "rows.csv", standardise=False)
+    federation = Federation.from_table(tmp_path / "rows.csv", standardise=False)
     assert set(torch.cat([federation.train.x, federation.test.x]).flatten().tolist()) == {
         1.5,
         2.0,
@@ -215,14 +220,14 @@ def test_numbers_may_have_decimal_commas_where_fields_do_not_end_with_them(pyarr
 def test_hidden_files_are_no_clients(pyarrow, rows, tmp_path):
     for name in ("a", "b", "._a"):
         (tmp_path / f"{name}.csv").write_text("x,label\n1,0\n2,1\n3,1\n")
-    assert federation_from_folder(tmp_path).clients == ("a", "b")
+    assert Federation.from_folder(tmp_path).clients == ("a", "b")
 
 
 def test_a_file_without_rows_is_told(pyarrow, tmp_path):
     (tmp_path / "a.csv").write_text("x,label\n1,0\n2,1\n")
     (tmp_path / "b.csv").write_text("x,label\n")
     with pytest.raises(DataError, match=r"^b.csv has no rows$"):
-        federation_from_folder(tmp_path)
+        Federation.from_folder(tmp_path)
 
 
 def test_a_missing_path_is_a_wrong_setting():
@@ -232,21 +237,21 @@ def test_a_missing_path_is_a_wrong_setting():
 
 def test_what_is_no_table_is_refused(pyarrow):
     with pytest.raises(DataError, match=r"a table must be a path, a data frame, .* got list"):
-        federation_from_table([1, 2, 3])
+        Federation.from_table([1, 2, 3])
 
 
 def test_mixed_columns_of_a_frame_are_refused(pyarrow):
     pandas = pytest.importorskip("pandas", reason="pandas is missing")
     frame = pandas.DataFrame({"client": [1, 2], "x": ["a", 1], "label": [0, 1]})
     with pytest.raises(DataError, match="a column of mixed types: "):
-        federation_from_table(frame)
+        Federation.from_table(frame)
 
 
 def test_without_pyarrow_the_sentence_says_how_to_get_it(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     (tmp_path / "rows.csv").write_text("client,x,label\n")
     with pytest.raises(DataError, match=r"needs pyarrow, .*`pip install coterie\[tables\]`"):
-        federation_from_table(tmp_path / "rows.csv")
+        Federation.from_table(tmp_path / "rows.csv")
 
 
 def test_dates_and_times_are_days(pyarrow):
@@ -262,7 +267,7 @@ def test_dates_and_times_are_days(pyarrow):
     }
     got = Table(standardise=False).prepare(rows, 0)
     # All dates that are known are the same: what tells is whether one is.
-    assert got.features == ("date=(missing)", "far", "time", "noon", "span")
+    assert got.federation.features == ("date=(missing)", "far", "time", "noon", "span")
     assert got.federation.train.x.tolist() == [[0, 1, 0.5, 0.5, 2], [1, 0, 0, 0, 0]]
 
 
@@ -274,6 +279,6 @@ def test_numbers_of_every_width_are_features(pyarrow):
     kinds = ["int8", "uint64", "float16", "float32", "float64"]
     rows |= {kind: pyarrow.array(np.array(values, kind)) for kind in kinds}
     rows["decimal"] = [decimal.Decimal(value) for value in values]
-    got = federation_from_table(rows, standardise=False)
+    got = Federation.from_table(rows, standardise=False)
     assert got.train.x.tolist() == [[1] * 6, [3] * 6]
     assert got.train.x.dtype == torch.float32

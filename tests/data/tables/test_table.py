@@ -5,10 +5,11 @@ import pytest
 import torch
 
 from coterie.core.errors import CoterieWarning, DataError, SettingError
-from coterie.data.tables import Table, federation_from_table
+from coterie.data.federation import Federation
 from coterie.data.tables.client_rows import group_rows
 from coterie.data.tables.columns import Column
 from coterie.data.tables.encoding import OneHot, fit_one_hot
+from coterie.data.tables.table import Table
 
 
 def test_features_are_those_worked_out_by_hand(pyarrow, rows):
@@ -26,9 +27,9 @@ def test_features_are_those_worked_out_by_hand(pyarrow, rows):
         assert part.x.tolist() == [pytest.approx(row, abs=1e-6) for row in expected]
         assert part.y.tolist() == [0, 1, 1]
         assert part.offsets.tolist() == [0, 1, 2, 3]
-    assert got.clients == ("a", "b", "c")
-    assert got.classes == ("no", "yes")
-    assert got.features == (
+    assert got.federation.clients == ("a", "b", "c")
+    assert got.federation.classes == ("no", "yes")
+    assert got.federation.features == (
         "age",
         "weight",
         "weight=(missing)",
@@ -60,7 +61,8 @@ def test_rows_in_any_order_give_the_same_clients_with_the_same_rows(pyarrow):
     mixed = taken(table, np.random.default_rng(1).permutation(len(table["row"])))
     settings = Table(standardise=False, features="row,colour")
     one, other = (settings.prepare(rows, 0) for rows in (table, mixed))
-    assert one[1:4] == other[1:4]
+    for name in ("clients", "features", "classes"):
+        assert getattr(one.federation, name) == getattr(other.federation, name)
     assert torch.equal(one.federation.train.offsets, other.federation.train.offsets)
 
     def client_rows(federation, i):
@@ -74,7 +76,7 @@ def test_rows_in_any_order_give_the_same_clients_with_the_same_rows(pyarrow):
 
 def test_standardisation_is_learnt_from_training_rows_only(pyarrow):
     table = large()
-    tested = federation_from_table(table, standardise=False, features="row").test.x[:, 0].long()
+    tested = Federation.from_table(table, standardise=False, features="row").test.x[:, 0].long()
     first = Table(features="x,colour").prepare(table, 0)
     table["x"][tested.numpy()] = 1e6
     table["colour"][tested.numpy()] = "grey"
@@ -87,7 +89,7 @@ def test_standardisation_is_learnt_from_training_rows_only(pyarrow):
 def test_standardised_training_rows_have_mean_0_and_deviation_1(pyarrow):
     table = large()
     table["x"] = np.random.default_rng(2).normal(5, 3, 4000)
-    x = federation_from_table(table).train.x.double()
+    x = Federation.from_table(table).train.x.double()
     assert x[:, :2].mean(0).tolist() == pytest.approx([0, 0], abs=1e-6)
     assert x[:, :2].std(0, correction=0).tolist() == pytest.approx([1, 1], abs=1e-6)
 
@@ -95,12 +97,18 @@ def test_standardised_training_rows_have_mean_0_and_deviation_1(pyarrow):
 def test_words_and_gaps_that_only_the_test_part_has_are_all_zeros(pyarrow):
     table = large()
     table["x"] = np.nan_to_num(table["x"])
-    rows = federation_from_table(table, standardise=False, features="row").test.x[:2, 0].int()
+    rows = Federation.from_table(table, standardise=False, features="row").test.x[:2, 0].int()
     table["colour"] = table["colour"].astype(object)
     table["colour"][rows[0]], table["colour"][rows[1]] = "grey", None
     table["x"][rows[0]] = np.nan
     got = Table(features="x,colour").prepare(table, 0)
-    assert got.features == ("x", "colour=blue", "colour=gold", "colour=green", "colour=red")
+    assert got.federation.features == (
+        "x",
+        "colour=blue",
+        "colour=gold",
+        "colour=green",
+        "colour=red",
+    )
     assert got.federation.test.x[0].tolist() == pytest.approx([0] * 5, abs=1e-6)
     assert got.federation.test.x[1, 1:].tolist() == [0] * 4
 
@@ -109,7 +117,7 @@ def test_rare_words_share_a_feature(pyarrow):
     words = (["c"] * 6 + ["a"] * 4 + ["b"] * 2 + ["rare"]) * 20
     rows = {"client": [0] * 130 + [1] * 130, "label": [0, 1] * 130, "word": words}
     got = Table(categories=2).prepare(rows, 0)
-    assert got.features == ("word=a", "word=c", "word=(other)")
+    assert got.federation.features == ("word=a", "word=c", "word=(other)")
     whole = torch.cat([got.federation.train.x, got.federation.test.x])
     assert whole.sum(0).tolist() == [80, 120, 60]
     assert whole.sum(1).unique().tolist() == [1]
@@ -133,14 +141,14 @@ def test_a_clients_rows_keep_the_order_of_the_table():
 def test_a_missing_word_is_a_word_of_its_own(pyarrow):
     rows = {"client": [1] * 3 + [2] * 3, "label": [0, 1] * 3, "word": ["a"] * 3 + [None] * 3}
     got = Table().prepare(rows, 0)
-    assert got.features == ("word=a", "word=(missing)")
+    assert got.federation.features == ("word=a", "word=(missing)")
     assert got.federation.train.x.tolist() == [[1, 0], [1, 0], [0, 1], [0, 1]]
 
 
 def test_names_of_rows_tell_only_whether_there_is_one(pyarrow):
     rows = {"client": [1] * 3 + [2] * 3, "label": [0, 1] * 3, "id": ["u", "v", "w"] + [None] * 3}
     got = Table().prepare(rows, 0)
-    assert got.features == ("id=(missing)",)
+    assert got.federation.features == ("id=(missing)",)
     assert got.federation.train.x.tolist() == [[0], [0], [1], [1]]
 
 
@@ -149,7 +157,9 @@ def test_columns_that_tell_nothing_are_left_out_with_a_warning(pyarrow, rows):
     sentence = r"columns left out: one, same, none \(constant\); id \(a different text in every row"
     with pytest.warns(CoterieWarning, match=sentence):
         got = Table().prepare(rows, 0)
-    assert not {"one", "same", "none", "id"} & {name.split("=")[0] for name in got.features}
+    assert not {"one", "same", "none", "id"} & {
+        name.split("=")[0] for name in got.federation.features
+    }
 
 
 def test_a_column_of_numbers_with_words_among_them_is_warned_of(pyarrow):
@@ -157,21 +167,21 @@ def test_a_column_of_numbers_with_words_among_them_is_warned_of(pyarrow):
     table = pyarrow.table({"client": [0, 1] * 20, "label": [0, 1, 1, 0] * 10, "x": values})
     table = table.append_column("y", pyarrow.array(range(40)))
     with pytest.warns(CoterieWarning) as caught:
-        federation_from_table(table)
+        Federation.from_table(table)
     sentence = "`x` is taken for text, though 98% of its values are numbers; others are such as"
     assert any(sentence in str(warning.message) for warning in caught)
 
 
 def test_small_clients_are_left_out_with_a_warning_and_their_labels_too(pyarrow, rows):
-    expected = federation_from_table(rows).train
+    expected = Federation.from_table(rows).train
     # Its name comes first among the clients, and its label first among the classes.
     tiny = {"client": "A", "city": "Rome", "label": "A", "age": 9, "weight": 9.0, "member": True}
     rows = {name: [*values, tiny[name]] for name, values in rows.items()}
     sentence = "1 of 4 clients are left out, with 1 rows in all: they have fewer than `min_sam"
     with pytest.warns(CoterieWarning, match=sentence):
         got = Table().prepare(rows, 0)
-    assert got.clients == ("a", "b", "c")
-    assert got.classes == ("no", "yes")
+    assert got.federation.clients == ("a", "b", "c")
+    assert got.federation.classes == ("no", "yes")
     assert torch.equal(got.federation.train.x, expected.x)
     assert torch.equal(got.federation.train.y, expected.y)
     assert got.federation.outputs == 2
@@ -193,7 +203,7 @@ def test_labels_are_classes_or_targets(pyarrow, values, target, expected, classe
     rows = {"client": [1, 1, 2, 2], "x": [1, 1, 2, 2], "label": values}
     got = Table(target=target).prepare(rows, 0)
     assert got.federation.train.y.tolist() == expected
-    assert got.classes == classes
+    assert got.federation.classes == classes
     kind = torch.int64 if classes else torch.float32
     assert got.federation.train.y.dtype == kind
 
@@ -202,7 +212,7 @@ def test_a_dictionary_of_labels_gives_no_class_to_words_that_no_row_has(pyarrow)
     codes = pyarrow.array([2, 2, 0, 0], "int8")
     labels = pyarrow.DictionaryArray.from_arrays(codes, pyarrow.array(["z", "unused", "a"]))
     got = Table().prepare({"client": [1, 1, 2, 2], "x": [1, 1, 2, 2], "label": labels}, 0)
-    assert got.classes == ("a", "z")
+    assert got.federation.classes == ("a", "z")
     assert got.federation.train.y.tolist() == [0, 1]
 
 
@@ -210,13 +220,13 @@ def test_a_dictionary_with_a_word_twice_counts_as_one_word(pyarrow):
     codes = pyarrow.array([0, 0, 1, 1, 2, 2], "int8")
     city = pyarrow.DictionaryArray.from_arrays(codes, pyarrow.array(["Rome", "Rome", "Oslo"]))
     rows = {"client": city, "label": [0, 1] * 3, "x": [1, 2, 3, 4, 5, 6]}
-    assert Table().prepare(rows, 0).clients == ("Oslo", "Rome")
+    assert Table().prepare(rows, 0).federation.clients == ("Oslo", "Rome")
 
 
 def test_whole_labels_of_a_real_type_are_asked_about(pyarrow):
     rows = {"client": [1, 1, 2, 2], "x": [1, 1, 2, 2], "label": [0.0, 0.0, 1.0, 1.0]}
     with pytest.warns(CoterieWarning, match="say target=classification if they are classes"):
-        assert federation_from_table(rows).train.y.is_floating_point()
+        assert Federation.from_table(rows).train.y.is_floating_point()
 
 
 @pytest.mark.parametrize(
@@ -262,19 +272,19 @@ def test_tables_that_no_model_could_learn_from_are_refused(
     pyarrow, rows, changes, settings, error, sentence
 ):
     with pytest.raises(error, match=sentence):
-        federation_from_table(rows | changes, **settings)
+        Federation.from_table(rows | changes, **settings)
 
 
 def test_many_whole_labels_need_a_word_from_the_user(pyarrow):
     rows = {"client": [0, 1] * 150, "x": list(range(300)), "label": list(range(300))}
     with pytest.raises(SettingError, match="300 different whole numbers: say target=class"):
-        federation_from_table(rows)
-    assert federation_from_table(rows, target="regression").train.y.is_floating_point()
+        Federation.from_table(rows)
+    assert Federation.from_table(rows, target="regression").train.y.is_floating_point()
 
 
 def test_the_seed_splits_the_rows(pyarrow):
     table = large()
-    one, again, other = (federation_from_table(table, seed=seed) for seed in (1, 1, 2))
+    one, again, other = (Federation.from_table(table, seed=seed) for seed in (1, 1, 2))
     assert torch.equal(one.train.x, again.train.x)
     assert not torch.equal(one.train.x, other.train.x)
     sizes = one.train.sizes + one.test.sizes
@@ -283,6 +293,6 @@ def test_the_seed_splits_the_rows(pyarrow):
 
 def test_thousands_of_clients_take_seconds(pyarrow):
     begin = time.perf_counter()
-    federation = federation_from_table(large(200_000, 5_000))
+    federation = Federation.from_table(large(200_000, 5_000))
     assert len(federation) == 5_000
     assert time.perf_counter() - begin < 10

@@ -119,11 +119,6 @@ def client_column(table: Any, name: str) -> Column:
             raise DataError(
                 f"the client column `{name}` must hold names or whole numbers: {first_line(error)}"
             ) from error
-    if column.null_count:
-        raise DataError(
-            f"the client column `{name}` must have no missing values, got {column.null_count:,} "
-            f"in {len(column):,} rows"
-        )
     try:
         codes, categories = dictionary_codes(column)
     except pyarrow.ArrowException as error:

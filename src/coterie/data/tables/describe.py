@@ -29,28 +29,12 @@ SHOWN = 10  # classes that are listed
 WIDEST = 28  # letters of a name that are shown
 
 
-def describe(
-    source: Any,
-    *,
-    client: str = "client",
-    label: str = "label",
-    features: str = "",
-    target: str = "auto",
-    min_samples: int = 2,
-) -> str:
+def describe_source(settings: Table, source: Any = None) -> str:
     """Clients, labels and features of a table, and what looks wrong with them, as text.
 
-    Takes what `federation_from_table` takes and looks at all rows. What no federation could be
-    made of is refused with the same sentences.
+    Takes the source that `Table.prepare` takes, or what `path` names, and looks at all rows. What
+    no federation could be made of is refused with the same sentences.
     """
-    settings = Table(
-        client=client, label=label, features=features, target=target, min_samples=min_samples
-    )
-    return describe_source(settings, source)
-
-
-def describe_source(settings: Table, source: Any = None) -> str:
-    """`describe` for settings that are made already; no source: what their `path` names."""
     source = settings.path if source is None else source
     if is_array_folder(source):
         return describe_arrays(read_npz(existing_path(source)), settings, source_name(source))

@@ -7,7 +7,7 @@ then holds for everybody: the same features, in the same order and scale, and th
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -19,14 +19,14 @@ from coterie.data.tables.client_rows import drop_small_clients, group_rows, spli
 from coterie.data.tables.columns import check_finite, client_column, read_column
 from coterie.data.tables.encoding import Encoder, Indicator, OneHot, Scaled
 from coterie.data.tables.labels import Labels, as_known_classes, check_label
-from coterie.data.tables.read import existing_path
+from coterie.data.tables.read import existing_path, source_name
 from coterie.data.tables.table import (
     PreparedTable,
     Table,
     encode_rows,
-    federation_name,
     is_array_folder,
     make_samples,
+    split_arrays,
 )
 
 KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (Scaled, Indicator, OneHot)}
@@ -43,8 +43,8 @@ class Schema:
     @classmethod
     def from_table(cls, prepared: PreparedTable) -> Schema:
         """The schema of a table that stands for all."""
-        shape = tuple(prepared.federation.train.x.shape[1:])
-        return cls(prepared.encoders, prepared.classes, shape)
+        federation = prepared.federation
+        return cls(prepared.encoders, federation.classes, tuple(federation.train.x.shape[1:]))
 
     @classmethod
     def of(cls, raw: dict[str, Any]) -> Schema:
@@ -67,7 +67,7 @@ class Schema:
 
     def federation(self, settings: Table, seed: int) -> Federation:
         """The clients of the table or folder at `settings.path`, one or more, in this schema."""
-        name = federation_name(settings.path)
+        name = source_name(settings.path)
         if is_array_folder(settings.path) != (not self.encoders):
             kind = "tables" if self.encoders else ".npz arrays"
             raise DataError(f"{name} does not fit the app, which was made for {kind}")
@@ -80,31 +80,24 @@ class Schema:
                 )
             clients = drop_small_clients(arrays.clients, settings.min_samples, fewest=1)
             labels = self.labels(arrays.label, clients.rows)
-            parts = split_rows(clients, settings.train_share, seed)
-            train, test = (
-                make_samples(arrays.x[torch.from_numpy(part.rows)], labels, part) for part in parts
-            )
-        else:
-            columns = ",".join(dict.fromkeys(encoder.column for encoder in self.encoders))
-            table = Table(**{**asdict(settings), "features": columns}).read(settings.path)
-            clients = group_rows(client_column(table, settings.client), fewest=1)
-            clients = drop_small_clients(clients, settings.min_samples, fewest=1)
-            labels = self.labels(read_column(table, settings.label), clients.rows)
-            for encoder in self.encoders:
-                column = check_finite(read_column(table, encoder.column))
-                if (column.kind == "text") != isinstance(encoder, OneHot):
-                    wanted = "text" if isinstance(encoder, OneHot) else "numbers"
-                    raise DataError(
-                        f"{name} does not fit the app: the column `{encoder.column}` must hold "
-                        f"{wanted}"
-                    )
-            parts = split_rows(clients, settings.train_share, seed)
-            train, test = (
-                make_samples(encode_rows(table, self.encoders, part), labels, part)
-                for part in parts
-            )
-        names = parts.train.names
-        return Federation(train, test, name=name, clients=names, classes=self.classes)
+            return split_arrays(arrays, clients, labels, settings, seed, name)
+        columns = ",".join(dict.fromkeys(encoder.column for encoder in self.encoders))
+        table = replace(settings, features=columns).read(settings.path)
+        clients = group_rows(client_column(table, settings.client), fewest=1)
+        clients = drop_small_clients(clients, settings.min_samples, fewest=1)
+        labels = self.labels(read_column(table, settings.label), clients.rows)
+        for encoder in self.encoders:
+            column = check_finite(read_column(table, encoder.column))
+            if (column.kind == "text") != isinstance(encoder, OneHot):
+                wanted = "text" if isinstance(encoder, OneHot) else "numbers"
+                raise DataError(
+                    f"{name} does not fit the app: the column `{encoder.column}` must hold {wanted}"
+                )
+        train, test = (
+            make_samples(encode_rows(table, self.encoders, part), labels, part)
+            for part in split_rows(clients, settings.train_share, seed)
+        )
+        return Federation(train, test, name=name, clients=clients.names, classes=self.classes)
 
     def labels(self, column: Any, rows: Any) -> Labels:
         """The labels of a column, numbered as everywhere."""

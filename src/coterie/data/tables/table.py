@@ -42,17 +42,14 @@ from coterie.data.tables.columns import check_finite, client_column, read_column
 from coterie.data.tables.encoding import Encoder, fit_encoder
 from coterie.data.tables.labels import TARGETS, Labels, looks_like_classes, read_labels
 from coterie.data.tables.quality import numeric_text_problems
-from coterie.data.tables.read import client_files, existing_path, file_kind, read_table
+from coterie.data.tables.read import client_files, existing_path, file_kind, read_table, source_name
 
 
 class PreparedTable(NamedTuple):
-    """A federation, and the names that its numbers had."""
+    """The federation of a table, and how each of its columns became features."""
 
     federation: Federation
-    clients: tuple[str, ...]  # [m]
-    features: tuple[str, ...]  # [d]; empty for arrays, which have no names
-    classes: tuple[str, ...]  # [c]; empty for regression
-    encoders: tuple[Encoder, ...] = ()  # how each column became features
+    encoders: tuple[Encoder, ...] = ()  # none for arrays, which are taken as they are
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,10 +113,8 @@ class Table(Settings):
     def prepare(self, source: Any, seed: int) -> PreparedTable:
         """The federation of any source, a path or an object, with the names of its numbers."""
         if is_array_folder(source):
-            return prepare_arrays(
-                read_npz(existing_path(source)), self, seed, federation_name(source)
-            )
-        return prepare_table(self.read(source), self, seed, federation_name(source))
+            return prepare_arrays(read_npz(existing_path(source)), self, seed, source_name(source))
+        return prepare_table(self.read(source), self, seed, source_name(source, "own data"))
 
     def read(self, source: Any) -> Any:
         """The Arrow table of a source, checked to have the columns that the settings name."""
@@ -133,11 +128,6 @@ class Table(Settings):
         return self.columns or others
 
 
-def federation_name(source: Any) -> str:
-    """What a federation of a source is called: by its file, if it has one."""
-    return Path(source).name if isinstance(source, str | Path) else "own data"
-
-
 def is_array_folder(source: Any) -> bool:
     """Whether a source is a folder of `.npz` files."""
     if not isinstance(source, str | Path) or not existing_path(source).is_dir():
@@ -149,12 +139,18 @@ def prepare_arrays(arrays: Arrays, settings: Table, seed: int, name: str) -> Pre
     """The federation of arrays, split."""
     clients = drop_small_clients(arrays.clients, settings.min_samples)
     labels = read_labels(arrays.label, settings.target, clients.rows)
-    parts = split_rows(clients, settings.train_share, seed)
+    return PreparedTable(split_arrays(arrays, clients, labels, settings, seed, name))
+
+
+def split_arrays(
+    arrays: Arrays, clients: ClientRows, labels: Labels, settings: Table, seed: int, name: str
+) -> Federation:
+    """The federation of these clients' arrays, each split in training and test."""
     train, test = (
-        make_samples(arrays.x[torch.from_numpy(part.rows)], labels, part) for part in parts
+        make_samples(arrays.x[torch.from_numpy(part.rows)], labels, part)
+        for part in split_rows(clients, settings.train_share, seed)
     )
-    federation = Federation(train, test, name=name, clients=clients.names, classes=labels.classes)
-    return PreparedTable(federation, clients.names, (), labels.classes)
+    return Federation(train, test, name=name, clients=clients.names, classes=labels.classes)
 
 
 def prepare_table(table: Any, settings: Table, seed: int, name: str) -> PreparedTable:
@@ -183,7 +179,7 @@ def prepare_table(table: Any, settings: Table, seed: int, name: str) -> Prepared
         features=features,
         classes=labels.classes,
     )
-    return PreparedTable(federation, parts.train.names, features, labels.classes, tuple(encoders))
+    return PreparedTable(federation, tuple(encoders))
 
 
 def fit_encoders(table: Any, settings: Table, train: ClientRows) -> list[Encoder]:
