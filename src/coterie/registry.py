@@ -20,23 +20,15 @@ from coterie.algorithms.one_shot import OneShot
 from coterie.algorithms.oracle import Oracle
 from coterie.algorithms.per_fedavg import PerFedAvg
 from coterie.core.errors import SettingError, did_you_mean
-from coterie.data.federations.by_person import Celeba, Femnist, MnistWriters
-from coterie.data.federations.label_swap import LabelSwapFashion, LabelSwapMnist
-from coterie.data.federations.linear_mixture import LinearMixture
-from coterie.data.federations.partitioned import Cifar10, Digits, FashionMnist, Mnist
-from coterie.data.federations.rotated import (
-    RotatedCifar,
-    RotatedDigits,
-    RotatedFashion,
-    RotatedMnist,
+from coterie.data.federations import (
+    by_person,
+    label_swap,
+    linear_mixture,
+    partitioned,
+    rotated,
+    sample_clusters,
+    synthetic,
 )
-from coterie.data.federations.sample_clusters import (
-    GaussianClusters,
-    MnistDigitRotations,
-    MnistDigits,
-    SubspaceClusters,
-)
-from coterie.data.federations.synthetic import FpfcSynthetic, LeafSynthetic
 from coterie.data.tables.table import Table
 from coterie.networks import CelebaCnn, CifarCnn, FemnistCnn, Linear, Mlp
 
@@ -59,26 +51,26 @@ ALGORITHMS: dict[str, type[Any]] = {
 }
 
 FEDERATIONS: dict[str, type[Any]] = {
-    "rotated-digits": RotatedDigits,
-    "rotated-mnist": RotatedMnist,
-    "rotated-fashion": RotatedFashion,
-    "rotated-cifar": RotatedCifar,
-    "label-swap-mnist": LabelSwapMnist,
-    "label-swap-fashion": LabelSwapFashion,
-    "mnist-writers": MnistWriters,
-    "femnist": Femnist,
-    "celeba": Celeba,
-    "linear-mixture": LinearMixture,
-    "fpfc-synthetic": FpfcSynthetic,
-    "leaf-synthetic": LeafSynthetic,
-    "gaussian-clusters": GaussianClusters,
-    "subspace-clusters": SubspaceClusters,
-    "mnist-digits": MnistDigits,
-    "mnist-digit-rotations": MnistDigitRotations,
-    "digits": Digits,
-    "mnist": Mnist,
-    "fashion-mnist": FashionMnist,
-    "cifar10": Cifar10,
+    "rotated-digits": rotated.RotatedDigits,
+    "rotated-mnist": rotated.RotatedMnist,
+    "rotated-fashion": rotated.RotatedFashion,
+    "rotated-cifar": rotated.RotatedCifar,
+    "label-swap-mnist": label_swap.LabelSwapMnist,
+    "label-swap-fashion": label_swap.LabelSwapFashion,
+    "mnist-writers": by_person.MnistWriters,
+    "femnist": by_person.Femnist,
+    "celeba": by_person.Celeba,
+    "linear-mixture": linear_mixture.LinearMixture,
+    "fpfc-synthetic": synthetic.FpfcSynthetic,
+    "leaf-synthetic": synthetic.LeafSynthetic,
+    "gaussian-clusters": sample_clusters.GaussianClusters,
+    "subspace-clusters": sample_clusters.SubspaceClusters,
+    "mnist-digits": sample_clusters.MnistDigits,
+    "mnist-digit-rotations": sample_clusters.MnistDigitRotations,
+    "digits": partitioned.Digits,
+    "mnist": partitioned.Mnist,
+    "fashion-mnist": partitioned.FashionMnist,
+    "cifar10": partitioned.Cifar10,
     "table": Table,
 }
 

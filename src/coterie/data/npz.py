@@ -14,15 +14,7 @@ from numpy.typing import NDArray
 from coterie.core.errors import DataError
 
 # What a broken archive raises, depending on which of its bytes are wrong.
-BROKEN = (
-    OSError,
-    EOFError,
-    ValueError,
-    NotImplementedError,
-    RuntimeError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
+BROKEN = (OSError, EOFError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
 
 def read_arrays(path: Path, names: Iterable[str] | None = None) -> dict[str, NDArray[Any]]:

@@ -21,6 +21,7 @@ from coterie.experiment.settings import (
     parse_grid,
     parse_settings,
     setting_names,
+    split_words,
 )
 from coterie.registry import FEDERATIONS, find
 from coterie.tasks.defaults import default_task, prepare_task
@@ -131,20 +132,14 @@ def make_plan(words: list[str]) -> Plan:
     >>> plan.algorithm.k, plan.federation.clients, plan.network.hidden, plan.settings.rounds
     (4, 40, 100, 60)
     """
-    names = [word for word in words if "=" not in word]
-    pairs = [word for word in words if "=" in word]
-    if len(names) > 2:
-        raise SettingError(f"settings are written key=value, got {names[2]}")
+    names, pairs = split_words(words)
     algorithm, word = [*names, *[DEFAULT_ALGORITHM, DEFAULT_FEDERATION][len(names) :]]
     path = {"path": str(Path(word).absolute())} if names_a_file(word) else {}
     federation = "table" if path else word
-    owners = find_owners(algorithm, federation, network_named_in(pairs))
+    network = dict(pair.split("=", 1) for pair in pairs).get("network", "")
+    owners = find_owners(algorithm, federation, network)
     special = getattr(owners.federation, "suggests_for", {}).get(algorithm, {})
-    suggested = {
-        **owners.federation.suggests,
-        **special,
-        **getattr(owners.algorithm, "suggests", {}),
-    }
+    suggested = owners.federation.suggests | special | getattr(owners.algorithm, "suggests", {})
     own = setting_names(*owners)
     plain, grid = parse_grid(pairs, owners.algorithm)
     given = parse_settings(plain, owners)
@@ -156,11 +151,6 @@ def make_plan(words: list[str]) -> Plan:
     plan = assemble_plan(algorithm, federation, owners, values, grid, command)
     list(grid_points(plan.algorithm, grid))  # refuses a value that the algorithm does not take
     return plan
-
-
-def network_named_in(pairs: list[str]) -> str:
-    """The network that `key=value` words name; empty if none does."""
-    return dict(pair.split("=", 1) for pair in pairs).get("network", "")
 
 
 def names_a_file(word: str) -> bool:
@@ -228,13 +218,11 @@ def plan_again(config: dict[str, Any], words: list[str]) -> Plan:
 
 def check_same_plan(plan: Plan, owners: Owners, words: list[str]) -> None:
     """Refuse words of the command line that ask for another run than the plan's."""
-    asked = [word for word in words if "=" not in word]
-    if len(asked) > 2:
-        raise SettingError(f"settings are written key=value, got {asked[2]}")
+    asked, pairs = split_words(words)
     for word, name in zip(asked, (plan.algorithm_name, plan.federation_name), strict=False):
         if word != name:
             raise SettingError(f"a resumed run keeps its settings: it runs {name}, got {word}")
-    plain, several = parse_grid([word for word in words if "=" in word], owners.algorithm)
+    plain, several = parse_grid(pairs, owners.algorithm)
     wanted = parse_settings(plain, owners)
     wanted |= {name: grid_text(each) for name, each in several.items()}
     values = plan.values()

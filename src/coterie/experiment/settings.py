@@ -8,7 +8,7 @@ network and the run share one space without prefixes. What a setting means is wr
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, NamedTuple, get_type_hints
 
@@ -82,7 +82,7 @@ def settings_of(owner: type) -> tuple[Setting, ...]:
     """
     types = get_type_hints(owner)
     return tuple(
-        Setting(field.name, types[field.name], default_of(field), field.metadata.get("meaning", ""))
+        Setting(field.name, types[field.name], field.default, field.metadata.get("meaning", ""))
         for field in fields(owner)
     )
 
@@ -92,9 +92,16 @@ def setting_names(*owners: type) -> list[str]:
     return [setting.name for owner in owners for setting in settings_of(owner)]
 
 
-def default_of(field: Field[Any]) -> Any:
-    assert field.default is not MISSING, f"the setting {field.name} has no default"
-    return field.default
+def split_words(words: Iterable[str]) -> tuple[list[str], list[str]]:
+    """The words of a command line: at most two names, and `key=value` pairs.
+
+    >>> split_words(["ifca", "k=2"])
+    (['ifca'], ['k=2'])
+    """
+    names = [word for word in words if "=" not in word]
+    if len(names) > 2:
+        raise SettingError(f"settings are written key=value, got {names[2]}")
+    return names, [word for word in words if "=" in word]
 
 
 def parse_settings(words: Iterable[str], owners: Iterable[type]) -> dict[str, Any]:

@@ -15,9 +15,9 @@ from coterie.data.sources import (
     load_fashion_mnist,
     load_mnist,
     load_mnist_writers,
+    mirrors,
     mnist,
 )
-from coterie.data.sources import download as downloads
 from coterie.data.sources.mnist import read_idx
 
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
@@ -45,8 +45,8 @@ def small(digests, monkeypatch):
 
 
 def source(shelf, *names):
-    mirrors = [mnist.web_files(f"{shelf.address}{name}/", mnist.MNIST) for name in names]
-    return mnist.idx_source("mnist", "digits", mnist.MNIST, tuple(mirrors))
+    web = [mnist.web_files(f"{shelf.address}{name}/", mnist.MNIST) for name in names]
+    return mnist.idx_source("mnist", "digits", mnist.MNIST, tuple(web))
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int32"])
@@ -131,7 +131,7 @@ def test_mirrors_are_tried_in_turn_and_files_placed_when_they_are_right(folder, 
     shelf.files = {f"good/{name}.gz": gzip.compress(files[name]) for name in names}
     shelf.files[f"half/{names[0]}.gz"] = gzip.compress(files[names[0]], mtime=1)
     shelf.files[f"half/{names[1]}.gz"] = b"<html>"
-    monkeypatch.setattr(downloads, "RETRIES", 0)
+    monkeypatch.setattr(mirrors, "RETRIES", 0)
     said = []
     place = source(shelf, "none", "half", "good").get(said.append)
     assert place == folder / "mnist"
@@ -148,16 +148,16 @@ def test_mirrors_are_tried_in_turn_and_files_placed_when_they_are_right(folder, 
 
 
 def test_all_failures_are_told_in_one_sentence(folder, shelf, monkeypatch):
-    monkeypatch.setattr(downloads, "TIMEOUT", 0.2)
-    monkeypatch.setattr(downloads, "RETRIES", 0)
+    monkeypatch.setattr(mirrors, "TIMEOUT", 0.2)
+    monkeypatch.setattr(mirrors, "RETRIES", 0)
     files = small(mnist.MNIST, monkeypatch)
     shelf.files = {f"wrong/{name}.gz": gzip.compress(b"other") for name in files}
-    mirrors = source(shelf, "none", "wrong").mirrors
+    bad = source(shelf, "none", "wrong").mirrors
     hangs = mnist.Mirror(
         "slow",
-        lambda folder, say: downloads.download(f"{shelf.address}hangs", folder / "x", "", say),
+        lambda folder, say: mirrors.download(f"{shelf.address}hangs", folder / "x", "", say),
     )
-    broken = mnist.idx_source("mnist", "digits", mnist.MNIST, (*mirrors, hangs))
+    broken = mnist.idx_source("mnist", "digits", mnist.MNIST, (*bad, hangs))
     with pytest.raises(DataError) as caught:
         broken.get(lambda text: None)
     assert str(caught.value) == (

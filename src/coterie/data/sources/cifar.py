@@ -20,7 +20,6 @@ from PIL import Image
 from torch import Tensor
 
 from coterie.core.errors import DataError
-from coterie.data.sources.archives import npm_package, read_members, web_archive
 from coterie.data.sources.cache import (
     advise_get,
     check_contents,
@@ -28,6 +27,7 @@ from coterie.data.sources.cache import (
     read_contents,
     source_folders,
 )
+from coterie.data.sources.mirrors import npm_package, read_members, web_archive
 from coterie.data.sources.pickles import PlainUnpickler
 from coterie.data.sources.source import Source
 

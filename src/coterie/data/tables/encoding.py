@@ -96,17 +96,14 @@ def fit_encoder(
     """
     values = column.values[rows]
     if column.kind == "text":
-        return fit_one_hot(column, category_totals(column, values, offsets), categories)
+        counts = total_counts(category_counts(values, offsets, len(column.categories)))
+        return fit_one_hot(column, counts, categories)
     told = column_moments(values, offsets)
     indicator = told.known < len(values)
     if told.constant:
         return Indicator(column.name) if indicator and told.known else "constant"
     centre, scale = (told.mean, told.deviation) if standardise else (0.0, 1.0)
     return Scaled(column.name, centre, scale, told.mean, indicator)
-
-
-def category_totals(column: Column, codes: Rows, offsets: Rows) -> Rows:
-    return total_counts(category_counts(codes, offsets, len(column.categories)))
 
 
 def fit_one_hot(column: Column, counts: Rows, categories: int) -> OneHot | str:

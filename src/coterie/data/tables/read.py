@@ -52,9 +52,9 @@ def read_table(source: Any, *, client: str, wanted: Iterable[str], only: bool = 
     return table
 
 
-def source_name(source: Any) -> str:
-    """What a source is called in sentences: its file name, or `the table`."""
-    return Path(source).name if isinstance(source, str | Path) else "the table"
+def source_name(source: Any, nameless: str = "the table") -> str:
+    """What a source is called: its file name, if it has one."""
+    return Path(source).name if isinstance(source, str | Path) else nameless
 
 
 def existing_path(source: str | Path) -> Path:

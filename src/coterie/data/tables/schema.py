@@ -19,12 +19,11 @@ from coterie.data.tables.client_rows import drop_small_clients, group_rows, spli
 from coterie.data.tables.columns import check_finite, client_column, read_column
 from coterie.data.tables.encoding import Encoder, Indicator, OneHot, Scaled
 from coterie.data.tables.labels import Labels, as_known_classes, check_label
-from coterie.data.tables.read import existing_path
+from coterie.data.tables.read import existing_path, source_name
 from coterie.data.tables.table import (
     PreparedTable,
     Table,
     encode_rows,
-    federation_name,
     is_array_folder,
     make_samples,
     split_arrays,
@@ -68,7 +67,7 @@ class Schema:
 
     def federation(self, settings: Table, seed: int) -> Federation:
         """The clients of the table or folder at `settings.path`, one or more, in this schema."""
-        name = federation_name(settings.path)
+        name = source_name(settings.path)
         if is_array_folder(settings.path) != (not self.encoders):
             kind = "tables" if self.encoders else ".npz arrays"
             raise DataError(f"{name} does not fit the app, which was made for {kind}")

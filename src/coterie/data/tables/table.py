@@ -42,7 +42,7 @@ from coterie.data.tables.columns import check_finite, client_column, read_column
 from coterie.data.tables.encoding import Encoder, fit_encoder
 from coterie.data.tables.labels import TARGETS, Labels, looks_like_classes, read_labels
 from coterie.data.tables.quality import numeric_text_problems
-from coterie.data.tables.read import client_files, existing_path, file_kind, read_table
+from coterie.data.tables.read import client_files, existing_path, file_kind, read_table, source_name
 
 
 class PreparedTable(NamedTuple):
@@ -113,10 +113,8 @@ class Table(Settings):
     def prepare(self, source: Any, seed: int) -> PreparedTable:
         """The federation of any source, a path or an object, with the names of its numbers."""
         if is_array_folder(source):
-            return prepare_arrays(
-                read_npz(existing_path(source)), self, seed, federation_name(source)
-            )
-        return prepare_table(self.read(source), self, seed, federation_name(source))
+            return prepare_arrays(read_npz(existing_path(source)), self, seed, source_name(source))
+        return prepare_table(self.read(source), self, seed, source_name(source, "own data"))
 
     def read(self, source: Any) -> Any:
         """The Arrow table of a source, checked to have the columns that the settings name."""
@@ -128,11 +126,6 @@ class Table(Settings):
         """The columns of features."""
         others = [name for name in table.column_names if name not in (self.client, self.label)]
         return self.columns or others
-
-
-def federation_name(source: Any) -> str:
-    """What a federation of a source is called: by its file, if it has one."""
-    return Path(source).name if isinstance(source, str | Path) else "own data"
 
 
 def is_array_folder(source: Any) -> bool:
