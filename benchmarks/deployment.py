@@ -16,14 +16,8 @@ from pathlib import Path
 from coterie.deploy.flwr_internals import ControlClient, build_bundle
 from coterie.deploy.keys import make_authority, make_node_key
 from coterie.deploy.local import run_local
-from coterie.deploy.process_commands import (
-    HOST,
-    START_SECONDS,
-    flower_home,
-    superlink_command,
-    temporary_folder,
-)
-from coterie.deploy.processes import Processes, free_ports
+from coterie.deploy.processes import HOST, Processes, free_ports
+from coterie.deploy.services import flower_home, superlink_command, temporary_folder
 from coterie.flower.app import write_app
 
 PROJECT = """
@@ -98,8 +92,8 @@ def flower_seconds(home: Path, nodes: int, rounds: int) -> list[float]:
     superlink = f"{HOST}:{port}"
     as_it_comes = {**flower_home(home), "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "1"}
     with Processes(home / "logs", as_it_comes) as processes:
-        link = processes.start("superlink", superlink_command(authority, port=port))
-        link.wait_for_port(port, seconds=START_SECONDS)
+        link = processes.start("superlink", superlink_command(authority, port))
+        link.wait_for_port(port)
         with ControlClient(superlink, authority.certificate) as control:
             for number, (key, own) in enumerate(zip(keys, ports, strict=True)):
                 control.register_node(key.public)

@@ -3,8 +3,8 @@
 import pytest
 
 from coterie.deploy.keys import make_authority, make_node_key
-from coterie.deploy.process_commands import flower_home, node_commands
 from coterie.deploy.processes import Processes, find_marked, free_ports, is_listening
+from coterie.deploy.services import flower_home, node_commands
 
 from .helpers import Place, Server, until
 

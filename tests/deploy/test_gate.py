@@ -13,8 +13,8 @@ import httpx
 from coterie.core.errors import CoterieError
 from coterie.deploy.flwr_internals import ControlClient
 from coterie.deploy.keys import make_node_key
-from coterie.deploy.process_commands import node_commands
 from coterie.deploy.processes import Processes, free_ports
+from coterie.deploy.services import node_commands
 
 CLOSED = [
     "v1/control/start-run",

@@ -22,7 +22,7 @@ from coterie.experiment.run import Run
 from coterie.experiment.settings import RunSettings
 from coterie.networks.augmentation import RandomCropFlip
 from coterie.tasks import Classification
-from coterie.vectors.folds import ByAssignment
+from coterie.vectors.folds import ByCluster
 from tests.engine.other_device import FAR, Far, Mixed, elsewhere
 from tests.test_conformance import CASES
 
@@ -202,7 +202,7 @@ def test_a_tensor_that_is_left_behind_is_noticed(known, monkeypatch):
 
 def test_a_server_that_gets_what_is_elsewhere_is_noticed(known, monkeypatch):
     """The server's choice of a cluster works with its own centres, on the CPU."""
-    monkeypatch.setattr(ByAssignment, "on_any_device", True, raising=False)
+    monkeypatch.setattr(ByCluster, "on_any_device", True)
     with pytest.raises(Mixed):
         both(short(CASES["fesem"]), checks.small_task())
 

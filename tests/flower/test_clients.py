@@ -4,6 +4,8 @@ import pytest
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
+from coterie.flower.clients import placeholder_federation
+from coterie.flower.replies import read_enrolment
 from coterie.flower.server import run_server
 from coterie.flower.wire import decode_packet
 from tests.flower.fake import DIGITS, IFCA, FakeGrid, alike, deployed, make_app, simulated, thirds
@@ -44,3 +46,11 @@ def test_one_message_to_each_node_in_a_round(tmp_path):
     sent = [decode_packet(message.content).header for _, message in grid.sent]
     rounds = [header["round"] for header in sent if header["do"] == "step" and header["trains"]]
     assert sorted(rounds) == [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3
+
+
+def test_a_placeholder_looks_like_the_samples_of_the_node(enrolment):
+    app, reply = enrolment
+    node = read_enrolment(app, reply)
+    assert (node.names, node.sizes.tolist()) == (["0", "1"], [16, 16])
+    made = placeholder_federation(app, node)
+    assert (made.train.x.shape[1:], made.train.x.dtype) == (node.shape, node.types[0])

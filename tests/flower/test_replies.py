@@ -9,6 +9,8 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
 from flwr.app import ArrayRecord
 
+from coterie.flower.replies import read_enrolment
+from coterie.flower.wire import BadPacket, Packet
 from tests.flower.fake import DIGITS, IFCA, alike, an_error, deployed, edited
 
 
@@ -135,3 +137,29 @@ def test_a_large_reply_is_usual_where_all_are_large(tmp_path):
     large = functools.partial(edited, edit=too_large)
     run = deployed(tmp_path, ["fedavg", *DIGITS, "rounds=1"], {1: large, 2: large, 3: large})
     assert run.records[0]["refused"] == 0
+
+
+@pytest.mark.parametrize(
+    ("header", "says"),
+    [
+        ({"app": "another"}, "another app, or another version"),
+        ({"clients": []}, "each once"),
+        ({"clients": ["a", "a"]}, "each once"),
+        ({"clients": ["a", "b", "c"]}, "how many samples"),
+        ({"shape": [0]}, "which shape"),
+        ({"types": ["float32"]}, "which shape"),
+        ({"types": ["float32", "object"]}, "of which type"),
+        ({"cluster": [1]}, "in which true cluster"),
+        ({"clients": "a"}, "`clients` of a message"),
+    ],
+)
+def test_an_impossible_enrolment_is_refused(enrolment, header, says):
+    app, reply = enrolment
+    with pytest.raises(BadPacket, match=says):
+        read_enrolment(app, Packet({**reply.header, **header}, reply.tensors))
+
+
+def test_a_client_without_samples_is_refused(enrolment):
+    app, reply = enrolment
+    with pytest.raises(BadPacket, match="how many samples"):
+        read_enrolment(app, Packet(reply.header, {"sizes": torch.tensor([0, 20])}))

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from coterie.vectors.folds import ByAssignment, ByCluster
+from coterie.vectors.folds import ByCluster
 
 
 class Upload(NamedTuple):
@@ -114,7 +114,7 @@ def test_assigned_is_by_cluster_with_the_clusters_of_the_server():
     model = torch.tensor([[0.0], [4.0], [6.0]])
     known = torch.tensor([1, 1, 0, 0])
     for by_size in (False, True):
-        ours = ByAssignment(2, lambda ids, _: known[ids], by_size=by_size)
+        ours = ByCluster(2, by_size, assign=lambda ids, _: known[ids])
         plain = ByCluster(2, by_size=by_size)
         one = ours.finish(ours.add(ours.start(), ids, Unassigned(model, size)))
         two = plain.finish(plain.add(plain.start(), ids, Upload(known[ids], model, size)))

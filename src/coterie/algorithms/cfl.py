@@ -44,7 +44,7 @@ from coterie.algorithms.steps import Choice
 from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.clients import Clients, Each, merge_answers, on_client
 from coterie.core.cohort import Cohort
-from coterie.core.local_training import LocalTraining
+from coterie.core.local_training import LocalTraining, weighting_setting
 from coterie.core.settings import setting
 from coterie.core.validate import above, at_least, one_of
 from coterie.vectors.bipartition import LINKAGES, bipartition, contrast, cosines
@@ -95,9 +95,7 @@ class CFL(LocalTraining):
         "how groups are made: complete (the code) or single (the paper)",
         one_of(*LINKAGES),
     )
-    weighting: str = setting(
-        "equal", "weight of a client in a mean: equal, or its size", one_of("equal", "size")
-    )
+    weighting: str = weighting_setting()
 
     def init(self, start: Start) -> State:
         together = torch.zeros(start.clients, dtype=torch.long)

@@ -31,9 +31,9 @@ from torch import Tensor
 from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.clients import Clients, on_client
 from coterie.core.cohort import Cohort
-from coterie.core.local_training import LocalTraining
+from coterie.core.local_training import LocalTraining, weighting_setting
 from coterie.core.settings import setting
-from coterie.core.validate import at_least, one_of
+from coterie.core.validate import at_least
 from coterie.vectors.folds import ByCluster
 
 
@@ -58,9 +58,7 @@ class Ditto(LocalTraining):
     personal_steps: int = setting(
         0, "steps s of a personal model in a round; 0: as the global one's", at_least(0)
     )
-    weighting: str = setting(
-        "equal", "weight of a client in a mean: equal, or its size", one_of("equal", "size")
-    )
+    weighting: str = weighting_setting()
 
     def init(self, start: Start) -> State:
         return State(start.models(1)[0], torch.tensor(0))

@@ -24,9 +24,7 @@ from torch import Tensor
 from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.clients import Clients, on_client
 from coterie.core.cohort import Cohort
-from coterie.core.local_training import LocalTraining
-from coterie.core.settings import setting
-from coterie.core.validate import one_of
+from coterie.core.local_training import LocalTraining, weighting_setting
 from coterie.vectors.folds import ByCluster
 
 
@@ -44,9 +42,7 @@ class Upload(NamedTuple):
 class FedAvg(LocalTraining):
     """One model for all: clients train it on their data, the server takes the mean."""
 
-    weighting: str = setting(
-        "equal", "weight of a client in a mean: equal, or its size", one_of("equal", "size")
-    )
+    weighting: str = weighting_setting()
 
     def init(self, start: Start) -> State:
         return State(start.models(1)[0])

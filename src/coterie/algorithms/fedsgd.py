@@ -27,9 +27,7 @@ from coterie.core.clients import Clients, on_client
 from coterie.core.cohort import Cohort
 from coterie.core.errors import SettingError
 from coterie.core.layout import keeps_statistics
-from coterie.core.local_training import GradientSettings
-from coterie.core.settings import setting
-from coterie.core.validate import one_of
+from coterie.core.local_training import GradientSettings, weighting_setting
 from coterie.vectors.folds import ByCluster
 
 
@@ -47,9 +45,7 @@ class Upload(NamedTuple):
 class FedSGD(GradientSettings):
     """One model for all: clients send a gradient, the server makes the step."""
 
-    weighting: str = setting(
-        "equal", "weight of a client in a mean: equal, or its size", one_of("equal", "size")
-    )
+    weighting: str = weighting_setting()
 
     def init(self, start: Start) -> State:
         if keeps_statistics(start.task.module):

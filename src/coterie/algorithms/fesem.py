@@ -47,11 +47,11 @@ from coterie.algorithms.steps import HeldOutLoss, held_out_loss, with_newcomers
 from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.clients import Clients, Each, on_client
 from coterie.core.cohort import Cohort
-from coterie.core.local_training import LocalTraining
+from coterie.core.local_training import LocalTraining, weighting_setting
 from coterie.core.settings import setting
 from coterie.core.validate import at_least, at_most_clients, fraction, one_of
 from coterie.starts import PANEL
-from coterie.vectors.folds import ByAssignment
+from coterie.vectors.folds import ByCluster
 from coterie.vectors.kmeans import nearest_centre
 
 KEPT = 0.8  # share of a client's samples to train on while K is chosen
@@ -77,9 +77,7 @@ class FeSEM(LocalTraining):
         0.0, "strength lambda of the pull towards the centre in local training", at_least(0)
     )
     part: str = setting("all", "parameters that the distance is over: all, head, body or a layer")
-    weighting: str = setting(
-        "equal", "weight of a client in a mean: equal, or its size", one_of("equal", "size")
-    )
+    weighting: str = weighting_setting()
     recluster: int = setting(1, "rounds from one E step to the next", at_least(1))
     warm_rounds: int = setting(
         0, "rounds of FedAvg for the common model, before clients are clustered", at_least(0)
@@ -120,7 +118,7 @@ class FeSEM(LocalTraining):
                 return cluster[ids]
             return nearest_centre(clustered.parts(model)[0], centres)
 
-        fold = ByAssignment(k, expectation, by_size=self.weighting == "size")
+        fold = ByCluster(k, by_size=self.weighting == "size", assign=expectation)
         ids, up = clients.run(self.train, fold=fold, model=Each(state.models, cluster))
         known = state.cluster.index_put((ids,), up.cluster)
         after = State(up.mean("model", empty=state.models), known, state.rounds + 1)

@@ -37,7 +37,7 @@ from coterie.core.clients import Clients, Each, on_client
 from coterie.core.cohort import Cohort
 from coterie.core.errors import SettingError
 from coterie.core.layout import keeps_statistics
-from coterie.core.local_training import LocalTraining
+from coterie.core.local_training import LocalTraining, weighting_setting
 from coterie.core.settings import setting
 from coterie.core.shared_trunk import SharedTrunk
 from coterie.core.task import Task
@@ -69,9 +69,7 @@ class IFCA(LocalTraining):
         "what the server averages: models (option II) or gradients (option I)",
         one_of("models", "gradients"),
     )
-    weighting: str = setting(
-        "equal", "weight of a client in a mean: equal, or its size", one_of("equal", "size")
-    )
+    weighting: str = weighting_setting()
     share: str = setting(
         "none",
         "trunk common to all clusters: none, joint (trained by all) or frozen",

@@ -33,11 +33,11 @@ from coterie.core.clients import Clients, Each, on_client
 from coterie.core.cohort import Cohort
 from coterie.core.errors import CoterieError, SettingError
 from coterie.core.layout import Layout
-from coterie.core.local_training import LocalTraining
+from coterie.core.local_training import LocalTraining, weighting_setting
 from coterie.core.settings import setting
 from coterie.core.shared_trunk import SharedTrunk
-from coterie.core.validate import at_least, at_most_clients, fraction, one_of
-from coterie.vectors.folds import ByAssignment
+from coterie.core.validate import at_least, at_most_clients, fraction
+from coterie.vectors.folds import ByCluster
 from coterie.vectors.kmeans import kmeans, nearest_centre
 
 
@@ -77,9 +77,7 @@ class OneShot(LocalTraining):
     kept: float = setting(
         1.0, "share of a client's samples that it uses; the others are held out", fraction
     )
-    weighting: str = setting(
-        "equal", "weight of a client in a mean: equal, or its size", one_of("equal", "size")
-    )
+    weighting: str = weighting_setting()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -93,7 +91,7 @@ class OneShot(LocalTraining):
     def round(self, state: State, clients: Clients) -> tuple[State, Info]:
         k = len(state.models)
         clients, cluster = steps.with_newcomers(self.choose, state.models, state.cluster, clients)
-        fold = ByAssignment(k, lambda ids, _: cluster[ids], by_size=self.weighting == "size")
+        fold = ByCluster(k, self.weighting == "size", assign=lambda ids, _: cluster[ids])
         ids, up = clients.run(self.train, fold=fold, model=Each(state.models, cluster))
         known = state.cluster.index_put((ids,), up.cluster)
         return State(up.mean("model", empty=state.models), known), Info(ids, up.cluster, k)
@@ -122,7 +120,7 @@ class OneShot(LocalTraining):
         found = kmeans(points, self.k, seed, tries=self.tries, trim=self.trim)
         cluster = torch.full((clients.population,), -1).index_put((ids,), found.cluster)
         rest = clients.only(clients.ids[~torch.isin(clients.ids, first.ids)])
-        fold = ByAssignment(self.k, lambda _, w: nearest_centre(w, found.centres))
+        fold = ByCluster(self.k, assign=lambda _, w: nearest_centre(w, found.centres))
         others, near = rest.run(self.fit, fold=fold, model=model)
         cluster = cluster.index_put((others,), near.cluster)
         return State(clustered.whole(found.centres, clustered.parts(model)[1]), cluster)

@@ -22,9 +22,7 @@ from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.clients import Clients, Each, on_client
 from coterie.core.cohort import Cohort
 from coterie.core.errors import DataError
-from coterie.core.local_training import LocalTraining
-from coterie.core.settings import setting
-from coterie.core.validate import one_of
+from coterie.core.local_training import LocalTraining, weighting_setting
 from coterie.vectors.folds import ByCluster
 
 
@@ -43,9 +41,7 @@ class Upload(NamedTuple):
 class Oracle(LocalTraining):
     """FedAvg inside the true clusters, which no real method knows."""
 
-    weighting: str = setting(
-        "equal", "weight of a client in a mean: equal, or its size", one_of("equal", "size")
-    )
+    weighting: str = weighting_setting()
 
     def init(self, start: Start) -> State:
         if start.truth is None:

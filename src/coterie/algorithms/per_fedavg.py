@@ -32,9 +32,9 @@ from torch import Tensor
 from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.clients import Clients, on_client
 from coterie.core.cohort import Cohort
-from coterie.core.local_training import GradientSettings
+from coterie.core.local_training import GradientSettings, weighting_setting
 from coterie.core.settings import setting
-from coterie.core.validate import above, at_least, one_of
+from coterie.core.validate import above, at_least
 from coterie.vectors.folds import ByCluster
 
 
@@ -59,9 +59,7 @@ class PerFedAvg(GradientSettings):
     adapt_steps: int = setting(
         1, "steps of adaptation that a client makes when it is served", at_least(0)
     )
-    weighting: str = setting(
-        "equal", "weight of a client in a mean: equal, or its size", one_of("equal", "size")
-    )
+    weighting: str = weighting_setting()
 
     def init(self, start: Start) -> State:
         return State(start.models(1)[0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -17,30 +18,24 @@ def add_deploy(commands: Any) -> None:
     deploy = commands.add_parser("deploy", help="run over a real network, on Flower")
     actions = deploy.add_subparsers(title="actions", required=True, metavar="ACTION")
 
-    init = actions.add_parser("init", help="write the app of a run into a new folder")
-    init.add_argument("folder", type=Path, metavar="DIR")
-    init.add_argument(
-        "words",
-        nargs="*",
-        metavar="ALGORITHM DATA key=value",
-        help="as of `coterie run`; a table stands for those of the nodes, its rows stay here",
-    )
-    init.set_defaults(command=deploy_init)
+    def add(command: Callable[[argparse.Namespace], int], meaning: str) -> Any:
+        action = actions.add_parser(command.__name__.removeprefix("deploy_"), help=meaning)
+        action.set_defaults(command=command)
+        return action
 
-    check = actions.add_parser("check", help="say whether a node's data fit an app")
+    init = add(deploy_init, "write the app of a run into a new folder")
+    init.add_argument("folder", type=Path, metavar="DIR")
+    table = "as of `coterie run`; a table stands for those of the nodes, its rows stay here"
+    init.add_argument("words", nargs="*", metavar="ALGORITHM DATA key=value", help=table)
+    check = add(deploy_check, "say whether a node's data fit an app")
     check.add_argument("node", type=Path, metavar="NODE.toml")
     check.add_argument("--app", type=Path, required=True, metavar="DIR")
-    check.set_defaults(command=deploy_check)
-
-    keys = actions.add_parser("keys", help="make certificates, or the key of a node")
+    keys = add(deploy_keys, "make certificates, or the key of a node")
     keys.add_argument("folder", type=Path, metavar="DIR")
-    keys.add_argument(
-        "--host", action="append", default=[], metavar="NAME", help="name or address of the server"
-    )
+    server = "name or address of the server"
+    keys.add_argument("--host", action="append", default=[], metavar="NAME", help=server)
     keys.add_argument("--node", metavar="NAME", help="make the key of this node instead")
-    keys.set_defaults(command=deploy_keys)
-
-    local = actions.add_parser("local", help="run an app on this machine, with all of a network")
+    local = add(deploy_local, "run an app on this machine, with all of a network")
     local.add_argument("app", type=Path, metavar="DIR")
     local.add_argument("--nodes", type=int, default=3, metavar="N")
     local.add_argument("--data", default="", metavar="FILE", help="a table that the nodes share")
@@ -48,32 +43,26 @@ def add_deploy(commands: Any) -> None:
     place.add_argument("--out", type=Path, metavar="RUN", help="the run folder (default: in runs/)")
     place.add_argument("--resume", type=Path, metavar="RUN", help="go on with this run")
     local.add_argument("--logs", type=Path, metavar="DIR", help="keep what the processes say")
-    local.set_defaults(command=deploy_local)
-
-    link = actions.add_parser("superlink", help="run the server that nodes connect to")
+    link = add(deploy_superlink, "run the server that nodes connect to")
     link.add_argument("keys", type=Path, metavar="KEYS", help="the folder of `deploy keys`")
     link.add_argument("nodes", type=Path, metavar="NODES", help="folder with the keys of nodes")
     link.add_argument("--host", default="0.0.0.0", help="where to listen (default: everywhere)")
     link.add_argument("--port", type=int, default=9092)
-    link.set_defaults(command=deploy_superlink)
-
-    node = actions.add_parser("node", help="take part, with the data of a node")
+    node = add(deploy_node, "take part, with the data of a node")
     node.add_argument("node", type=Path, metavar="NODE.toml")
     node.add_argument("--superlink", required=True, metavar="HOST:PORT")
     node.add_argument("--ca", type=Path, required=True, metavar="FILE", help="ca.pem of the server")
     node.add_argument("--key", type=Path, required=True, metavar="FILE", help="the node's own key")
-    node.set_defaults(command=deploy_node)
 
 
 def deploy_init(options: argparse.Namespace) -> int:
     from coterie.flower.app import write_app
 
     app = write_app(options.folder, options.words)
-    print(f"Wrote the app to {options.folder}: {app.plan.settings.rounds} rounds of", end=" ")
+    rounds, name = app.plan.settings.rounds, app.plan.algorithm_name
     table = " --data FILE" if app.plan.federation_name == "table" else ""
-    print(
-        f"{app.plan.algorithm_name}; `coterie deploy local {options.folder}{table}` tries it here."
-    )
+    trial = f"`coterie deploy local {options.folder}{table}` tries it here."
+    print(f"Wrote the app to {options.folder}: {rounds} rounds of {name}; {trial}")
     return 0
 
 
@@ -113,8 +102,7 @@ def deploy_local(options: argparse.Namespace) -> int:
     app = read_app(options.app)
     if options.nodes < 1:
         raise SettingError(f"--nodes must be at least 1, got {options.nodes}")
-    own = app.plan.federation_name == "table"
-    if own and not options.data:
+    if app.plan.federation_name == "table" and not options.data:
         raise SettingError("the app is about tables: say with --data which one the nodes share")
     name = f"{options.app.resolve().name}-{datetime.now():%Y%m%d-%H%M%S}"
     out: Path = options.resume or options.out or Path("runs") / name

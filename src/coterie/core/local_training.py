@@ -9,7 +9,14 @@ from torch import Tensor
 
 from coterie.core.cohort import Cohort
 from coterie.core.settings import Settings, setting
-from coterie.core.validate import above, at_least
+from coterie.core.validate import above, at_least, one_of
+
+
+def weighting_setting() -> Any:
+    """The setting by which a method weights clients in its means; several methods have it."""
+    return setting(
+        "equal", "weight of a client in a mean: equal, or its size", one_of("equal", "size")
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

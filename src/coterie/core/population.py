@@ -20,8 +20,8 @@ from coterie.core.task import Task
 Purpose = Literal["start", "round", "serve"]
 
 
-class StepRunner(Protocol):
-    """Carries out client steps: on this machine, in Ray actors or over a network."""
+class Population(Protocol):
+    """All clients that train in a run: on this machine, in Ray actors or over a network."""
 
     @property
     def population(self) -> int:
@@ -30,13 +30,6 @@ class StepRunner(Protocol):
     @property
     def task(self) -> Task:
         """What a flat parameter vector means."""
-
-    def collect(self, call: Call, fold: Fold[Any]) -> tuple[Tensor, Any]:
-        """Run a client step: who answered, and the fold of their replies, unfinished."""
-
-
-class Population(StepRunner, Protocol):
-    """All clients that train in a run."""
 
     @property
     def ids(self) -> Tensor:
@@ -53,6 +46,9 @@ class Population(StepRunner, Protocol):
 
         Their randomness begins with the seed, the purpose and `address`.
         """
+
+    def collect(self, call: Call, fold: Fold[Any]) -> tuple[Tensor, Any]:
+        """Run a client step: who answered, and the fold of their replies, unfinished."""
 
     def notes(self) -> dict[str, Any]:
         """What else the record of a round says, of what happened since this was last asked."""
@@ -72,7 +68,7 @@ class RoundClients:
 
     def __init__(
         self,
-        runner: StepRunner,
+        runner: Population,
         round: int,
         ids: Tensor,
         address: tuple[int | str, ...],

@@ -165,12 +165,9 @@ class Federation:
         >>> len(federation), federation.train.sizes.tolist()
         (2, [5, 2])
         """
-        return cls(
-            Samples.of(clients),
-            None if test is None else Samples.of(test),
-            *number_clusters(cluster, unseen, test_cluster),
-            name=name,
-        )
+        train, tested = Samples.of(clients), None if test is None else Samples.of(test)
+        numbers, test_numbers = number_clusters(cluster, test_cluster)
+        return cls(train, tested, numbers, unseen, test_numbers, name=name)
 
     @staticmethod
     def from_table(
@@ -243,17 +240,14 @@ class Federation:
         return self.class_count or max(int(part.y.max()) for part in parts) + 1
 
 
-def number_clusters(
-    cluster: Any, unseen: bool, test_cluster: Any
-) -> tuple[Tensor | None, bool, Tensor | None]:
+def number_clusters(*clusters: Any) -> list[Tensor | None]:
     """True clusters of whatever names, numbered from 0 alike for training and test clients."""
-    given = [np.asarray(names).ravel() for names in (cluster, test_cluster) if names is not None]
+    given = [np.asarray(names).ravel() for names in clusters if names is not None]
     if not given:
-        return None, unseen, None
+        return [None] * len(clusters)
     numbers = torch.from_numpy(np.unique(np.concatenate(given), return_inverse=True)[1])
-    parts = list(numbers.split([len(names) for names in given]))
-    found = None if cluster is None else parts.pop(0)
-    return found, unseen, None if test_cluster is None else parts.pop(0)
+    parts = iter(numbers.split([len(names) for names in given]))
+    return [None if names is None else next(parts) for names in clusters]
 
 
 def as_pair(i: int, client: Any) -> tuple[Tensor, Tensor]:

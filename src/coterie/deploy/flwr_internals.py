@@ -90,9 +90,7 @@ class ControlClient:
         from flwr.supercore.control import ControlHttpClient
 
         self.superlink = superlink
-        self.client = ControlHttpClient.from_server_address(
-            **connection_arguments(superlink, ca), interceptors=[version_header("coterie")]
-        )
+        self.client = open_connection(ControlHttpClient, superlink, ca, "coterie")
 
     def __enter__(self) -> Self:
         return self
@@ -184,9 +182,7 @@ def build_bundle(app: Path) -> bytes:
             raise SettingError(f"{app} is not an app that Flower can take: {error}") from error
 
 
-def answer_messages(
-    handle: Handle, supernode: str, secret: bytes | None = None, ready: Path | None = None
-) -> None:
+def answer_messages(handle: Handle, supernode: str, secret: bytes, ready: Path) -> None:
     """Ask a SuperNode for messages and answer them one after another, until the process is ended.
 
     Flower starts a new process for every message: it imports Flower (2 s of a core), unpacks the
@@ -208,19 +204,13 @@ def answer_messages(
     from flwr.supercore.interceptors import SuperExecAuthHttpInterceptor
     from flwr.supercore.runtime import RuntimeHttpClient
 
-    interceptors: list[Any] = [version_header("SuperExec")]
-    if secret is not None:
-        protected = frozenset({ACQUIRE_TASK})
-        interceptors.append(
-            SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=protected)
-        )
-    shorten_fetch_waits()
-    client = RuntimeHttpClient.from_server_address(
-        **connection_arguments(supernode, None), interceptors=interceptors
+    signature = SuperExecAuthHttpInterceptor(
+        master_secret=secret, protected_methods=frozenset({ACQUIRE_TASK})
     )
+    shorten_fetch_waits()
+    client = open_connection(RuntimeHttpClient, supernode, None, "SuperExec", signature)
     with contextlib.closing(client):
-        if ready is not None:
-            ready.touch()
+        ready.touch()
         while True:
             token = wait_for_task(client, supernode)
             try:
@@ -265,10 +255,8 @@ def answer_message(handle: Handle, supernode: str, token: str) -> None:
         push_task_output,
     )
 
-    client = RuntimeHttpClient.from_server_address(
-        **connection_arguments(supernode, None),
-        interceptors=[version_header("flwr-clientapp"), RuntimeTokenHttpInterceptor(token)],
-    )
+    access = RuntimeTokenHttpInterceptor(token)
+    client = open_connection(RuntimeHttpClient, supernode, None, "flwr-clientapp", access)
     heartbeats = HeartbeatSender(make_task_heartbeat_fn_http(client))
     heartbeats.start()  # the SuperNode gives up a task without heartbeats
     try:
@@ -335,11 +323,11 @@ def run_supernode() -> None:
     flower_supernode()
 
 
-def deactivate_node(superlink: str, ca: Path, key: Path, node: int) -> bool:
+def deactivate_node(superlink: str, ca: Path, key: Path, node: int) -> None:
     """Tell the SuperLink that a SuperNode which was killed is gone, as it does itself if it can.
 
-    The server then waits no more for its replies, and lets it in again at once. False if it did
-    not count as alive, or the SuperLink does not answer.
+    The server then waits no more for its replies, and lets it in again at once. Nothing happens if
+    it did not count as alive, or the SuperLink does not answer.
 
     superlink  host:port
     ca         the authority's certificate
@@ -358,14 +346,11 @@ def deactivate_node(superlink: str, ca: Path, key: Path, node: int) -> bool:
     if not isinstance(private, ec.EllipticCurvePrivateKey):
         raise SettingError(f"{key} is not the private key of a node")
     signature = NodeAuthHttpInterceptor(private, private.public_key())
-    with FleetHttpClient.from_server_address(
-        **connection_arguments(superlink, ca), interceptors=[version_header("SuperNode"), signature]
-    ) as client:
-        try:
-            client.DeactivateNode(DeactivateNodeRequest(node_id=node))
-        except httpx.HTTPError:
-            return False
-    return True
+    with (
+        open_connection(FleetHttpClient, superlink, ca, "SuperNode", signature) as client,
+        contextlib.suppress(httpx.HTTPError),
+    ):
+        client.DeactivateNode(DeactivateNodeRequest(node_id=node))
 
 
 def shorten_fetch_waits(give_up_seconds: float | None = None) -> None:
@@ -377,7 +362,7 @@ def shorten_fetch_waits(give_up_seconds: float | None = None) -> None:
     After `give_up_seconds` a message is given up whose sender died while it was sending. None
     leaves that to Flower: when the SuperLink has seen no part of it for 3 minutes.
     """
-    from flwr.supercore.inflatable import inflatable_utils
+    from flwr.supercore.inflatable import inflatable_utils as utils
 
     new = {
         "initial_backoff": FETCH_SECONDS,
@@ -386,26 +371,24 @@ def shorten_fetch_waits(give_up_seconds: float | None = None) -> None:
     }
     if give_up_seconds is not None:
         new["max_time"] = give_up_seconds
-    for fetch in (
-        inflatable_utils.pull_objects,
-        inflatable_utils.pull_and_inflate_object_from_tree,
-    ):
+    for fetch in (utils.pull_objects, utils.pull_and_inflate_object_from_tree):
         defaults = fetch.__kwdefaults__ or {}
         assert set(new) <= set(defaults), f"this Flower's {fetch.__name__} has other waits"
         defaults.update(new)
 
 
-def connection_arguments(server: str, ca: Path | None) -> dict[str, Any]:
-    """The arguments of Flower's clients that say where the server is and whom to trust."""
-    return {
-        "server_address": server,
-        "insecure": ca is None,
-        "root_certificates": None if ca is None else ca.read_bytes(),
-    }
+def open_connection(
+    kind: Any, server: str, ca: Path | None, component: str, *interceptors: Any
+) -> Any:
+    """A client of one of Flower's kinds for a server, with the authority's certificate to trust.
 
-
-def version_header(component: str) -> Any:
-    """What adds our version of Flower to each request, for servers to compare with theirs."""
+    It adds our version of Flower to each request, for servers to compare with theirs.
+    """
     from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
-    return RuntimeVersionHttpInterceptor(component_name=component)
+    return kind.from_server_address(
+        server_address=server,
+        insecure=ca is None,
+        root_certificates=None if ca is None else ca.read_bytes(),
+        interceptors=[RuntimeVersionHttpInterceptor(component_name=component), *interceptors],
+    )

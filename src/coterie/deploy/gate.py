@@ -53,10 +53,8 @@ def make_gate(superlink: str, ca: Path) -> Starlette:
         method = request.path_params["method"]
         if not METHOD.fullmatch(method):
             return Response(status_code=404)
-        url, headers = (
-            f"https://{superlink}{FLEET_PATH}{method}",
-            end_to_end_headers(request.headers),
-        )
+        url = f"https://{superlink}{FLEET_PATH}{method}"
+        headers = end_to_end_headers(request.headers)
         onward = client.build_request("POST", url, headers=headers, content=request.stream())
         try:
             answer = await client.send(onward, stream=True)
@@ -85,7 +83,6 @@ def end_to_end_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 def main(host: str, port: int, superlink_port: int, keys: Path) -> None:
     """Serve until told to stop."""
-    need_flower()
     import uvicorn
 
     authority = Authority(keys)

@@ -22,15 +22,14 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from coterie.core.errors import CoterieError, SettingError
 from coterie.deploy.flwr_internals import need_flower
-from coterie.files import write_atomically
+from coterie.files import write_atomically, write_bytes
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -42,6 +41,10 @@ SERVER_DAYS = 825  # the longest that some systems accept of a server
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")  # in every server's certificate
 CLOCK_SKEW = timedelta(hours=1)  # clocks of nodes may be behind ours
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+KEY_USES = (
+    *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment"),
+    *("key_agreement", "key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
+)
 LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
 
 
@@ -56,8 +59,7 @@ class Authority:
         self.server_key = folder / "server.key"
 
 
-@dataclass(frozen=True)
-class NodeKey:
+class NodeKey(NamedTuple):
     """Where the two halves of a node's key are."""
 
     private: Path
@@ -70,38 +72,41 @@ def make_authority(folder: Path, hosts: Iterable[str] = ()) -> Authority:
     `hosts` are names or IP addresses under which nodes reach the server. Nothing is overwritten.
     """
     need_flower()
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import Encoding, PrivateFormat
+    from cryptography.x509.oid import ExtendedKeyUsageOID
 
     names = [alternative_name(host) for host in dict.fromkeys([*LOCAL_HOSTS, *hosts])]
     made = Authority(folder)
-    refuse_existing([made.certificate, made.key, made.server_certificate, made.server_key])
-    make_private_folder(folder)
-
-    ca_key = ec.generate_private_key(ec.SECP384R1())
-    ca = authority_certificate(ca_key)
-    key = ec.generate_private_key(ec.SECP384R1())
-    server = server_certificate(key.public_key(), ca_key, names)
-
-    def pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-        return key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-
-    write_secret(made.key, pem(ca_key))
-    write_public(made.certificate, ca.public_bytes(serialization.Encoding.PEM))
-    write_secret(made.server_key, pem(key))
-    write_public(made.server_certificate, server.public_bytes(serialization.Encoding.PEM))
+    prepare_folder(folder, made.certificate, made.key, made.server_certificate, made.server_key)
+    ca_key, key = make_key(), make_key()
+    ca_public, public = ca_key.public_key(), key.public_key()
+    ca_extensions = [
+        x509.BasicConstraints(ca=True, path_length=0),
+        key_usage("key_cert_sign", "crl_sign"),
+        x509.SubjectKeyIdentifier.from_public_key(ca_public),
+    ]
+    extensions = [
+        x509.BasicConstraints(ca=False, path_length=None),
+        key_usage("digital_signature"),
+        x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]),
+        x509.SubjectAlternativeName(names),
+        x509.SubjectKeyIdentifier.from_public_key(public),
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_public),
+    ]
+    ca = sign_certificate(AUTHORITY_NAME, ca_public, AUTHORITY_DAYS, ca_extensions, ca_key)
+    server = sign_certificate("coterie server", public, SERVER_DAYS, extensions, ca_key)
+    write_secret(made.key, private_bytes(ca_key, PrivateFormat.PKCS8))
+    write_bytes(made.certificate, ca.public_bytes(Encoding.PEM))
+    write_secret(made.server_key, private_bytes(key, PrivateFormat.PKCS8))
+    write_bytes(made.server_certificate, server.public_bytes(Encoding.PEM))
     return made
 
 
 def make_node_key(folder: Path, name: str) -> NodeKey:
     """Make the key pair of a node, in the files `folder/name` and `folder/name.pub`."""
     need_flower()
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import Encoding, PrivateFormat, PublicFormat
 
     if not NAME.fullmatch(name) or name.endswith(".pub"):
         raise SettingError(
@@ -109,21 +114,11 @@ def make_node_key(folder: Path, name: str) -> NodeKey:
             f"a letter or digit and not end in .pub, got {name!r}"
         )
     made = NodeKey(folder / name, folder / f"{name}.pub")
-    refuse_existing([made.private, made.public])
-    make_private_folder(folder)
-    key = ec.generate_private_key(ec.SECP384R1())
-    write_secret(
-        made.private,
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.OpenSSH,
-            serialization.NoEncryption(),
-        ),
-    )
-    public = key.public_key().public_bytes(
-        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
-    )
-    write_public(made.public, public + f" {name}\n".encode())
+    prepare_folder(folder, *made)
+    key = make_key()
+    write_secret(made.private, private_bytes(key, PrivateFormat.OpenSSH))
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    write_bytes(made.public, public + f" {name}\n".encode())
     return made
 
 
@@ -145,87 +140,68 @@ def alternative_name(host: str) -> x509.GeneralName:
     return x509.DNSName(host)
 
 
-def authority_certificate(key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
-    """The certificate of an authority, which signs it itself."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes
+def make_key() -> ec.EllipticCurvePrivateKey:
+    from cryptography.hazmat.primitives.asymmetric import ec
 
-    public = key.public_key()
-    return (
-        certificate_builder(AUTHORITY_NAME, public, AUTHORITY_DAYS)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(key_usage("key_cert_sign", "crl_sign"), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
-        .sign(key, hashes.SHA384())
-    )
+    return ec.generate_private_key(ec.SECP384R1())
 
 
-def server_certificate(
-    public: ec.EllipticCurvePublicKey,
+def private_bytes(key: ec.EllipticCurvePrivateKey, form: Any) -> bytes:
+    """What the file of a private key holds."""
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption
+
+    return key.private_bytes(Encoding.PEM, form, NoEncryption())
+
+
+def sign_certificate(
+    subject: str,
+    key: ec.EllipticCurvePublicKey,
+    days: int,
+    extensions: Iterable[x509.ExtensionType],
     authority: ec.EllipticCurvePrivateKey,
-    names: Iterable[x509.GeneralName],
 ) -> x509.Certificate:
-    """The certificate of a server, signed by the authority."""
+    """A certificate that the authority signs."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
-    from cryptography.x509.oid import ExtendedKeyUsageOID
-
-    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())
-    return (
-        certificate_builder("coterie server", public, SERVER_DAYS)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(key_usage("digital_signature"), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
-        .add_extension(issuer, critical=False)
-        .sign(authority, hashes.SHA384())
-    )
-
-
-def certificate_builder(
-    subject: str, key: ec.EllipticCurvePublicKey, days: int
-) -> x509.CertificateBuilder:
-    """A certificate of the authority for so many days, to be completed and signed."""
-    from cryptography import x509
     from cryptography.x509.oid import NameOID
 
-    def name(text: str) -> x509.Name:
-        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
-
     begin = datetime.now(UTC) - CLOCK_SKEW
-    return (
+    owner, issuer = (
+        x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        for name in (subject, AUTHORITY_NAME)
+    )
+    builder = (
         x509.CertificateBuilder()
-        .subject_name(name(subject))
-        .issuer_name(name(AUTHORITY_NAME))
+        .subject_name(owner)
+        .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(begin)
         .not_valid_after(begin + timedelta(days=days))
     )
+    for extension in extensions:
+        critical = isinstance(extension, x509.BasicConstraints | x509.KeyUsage)
+        builder = builder.add_extension(extension, critical)
+    return builder.sign(authority, hashes.SHA384())
 
 
 def key_usage(*uses: str) -> x509.KeyUsage:
     from cryptography import x509
 
-    names = (
-        *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment"),
-        *("key_agreement", "key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
-    )
-    return x509.KeyUsage(**{name: name in uses for name in names})
+    return x509.KeyUsage(**{name: name in uses for name in KEY_USES})
 
 
-def refuse_existing(paths: Sequence[Path]) -> None:
-    for path in paths:
+def prepare_folder(folder: Path, *files: Path) -> None:
+    """Make a folder that only its owner can look into, for new files.
+
+    An existing folder keeps its mode, and an existing file is never overwritten.
+    """
+    for path in files:
         if os.path.lexists(path):
             raise CoterieError(
                 f"{path} exists already and keys are never overwritten; "
                 "remove it or take another folder"
             )
-
-
-def make_private_folder(folder: Path) -> None:
-    """Make a folder that only its owner can look into; an existing one keeps its mode."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -241,7 +217,3 @@ def write_secret(path: Path, contents: bytes) -> None:
             file.write(contents)
 
     write_atomically(path, write)
-
-
-def write_public(path: Path, contents: bytes) -> None:
-    write_atomically(path, lambda unfinished: unfinished.write_bytes(contents))

@@ -10,6 +10,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,21 +21,19 @@ from coterie.deploy.flwr_internals import (
     RunStatus,
     build_bundle,
     deactivate_node,
-    need_flower,
 )
-from coterie.deploy.keys import NodeKey, make_authority, make_node_key
-from coterie.deploy.process_commands import (
-    HOST,
-    START_SECONDS,
+from coterie.deploy.keys import Authority, NodeKey, make_authority, make_node_key
+from coterie.deploy.processes import HOST, Child, Processes, free_ports
+from coterie.deploy.services import (
     WORKER,
     NodeCommands,
+    Show,
     flower_home,
     node_commands,
+    print_line,
     superlink_command,
     temporary_folder,
 )
-from coterie.deploy.processes import Child, Processes, free_ports
-from coterie.deploy.services import Show, print_line
 from coterie.experiment.sweeps import thread_limits
 
 ROUNDS_SECONDS = 0.2  # between two looks at the run folder
@@ -52,7 +51,7 @@ def run_local(
     out: Path,
     resume: bool = False,
     show: Show = print_line,
-    on_round: OnRound | None = None,
+    on_round: OnRound = lambda record: None,
     logs: Path | None = None,
     worker: Sequence[str] = WORKER,
 ) -> int:
@@ -70,45 +69,34 @@ def run_local(
     raises, also for KeyboardInterrupt, as which SIGTERM is seen. If the SuperLink dies, this
     raises CoterieError; `resume=True` continues the run from its checkpoint.
     """
-    need_flower()
     for path in nodes:
         if not path.is_file():
             raise SettingError(f"there is no node file {path}")
     if not nodes:
         raise SettingError("a deployment needs at least one node")
     bundle = build_bundle(app)
+    settings: dict[str, Any] = {"out": str(out.resolve()), "nodes": len(nodes), "resume": resume}
     records = RoundRecords(out / "rounds.jsonl")
-    with (
-        temporary_folder() as home,
-        Processes(logs or home / "logs", flower_home(home)) as processes,
-    ):
+    with temporary_folder() as home, Processes(logs or home / "logs", flower_home(home)) as started:
         authority = make_authority(home / "keys")
-        ca = authority.certificate
         port, *ports = free_ports(1 + len(nodes))
         superlink = f"{HOST}:{port}"
-        link = processes.start("superlink", superlink_command(authority, port=port))
-        running = start_nodes(processes, nodes, ports, superlink, ca, home, worker)
-        link.wait_for_port(port, seconds=START_SECONDS)
+        link = started.start("superlink", superlink_command(authority, port))
+        running = start_nodes(started, nodes, ports, superlink, authority, worker)
+        link.wait_for_port(port)
         try:
-            with ControlClient(superlink, ca) as control:
-                for node in running:
-                    node.register(control, ca)
-                for node in running:
-                    node.wait_for_worker()
+            with ControlClient(superlink, authority.certificate) as control:
+                join_nodes(control, running, authority)
                 show(f"SuperLink on {superlink}, {len(nodes)} nodes (TLS and node keys)")
-                run = control.start_run(
-                    bundle, {"out": str(out.resolve()), "nodes": len(nodes), "resume": resume}
-                )
+                run = control.start_run(bundle, settings)
                 status = follow_run(control, run, running, records, show, on_round)
         except CoterieError:
             if link.ends_within(1.0):
-                raise link.ended_error() from None
+                raise link.error() from None
             raise
-    if status.completed:
-        show("the run is complete")
-        return 0
-    show(f"the run {status.text}: {status.details or 'the log of the SuperLink may say why'}")
-    return 1
+    reason = status.details or "the log of the SuperLink may say why"
+    show("the run is complete" if status.completed else f"the run {status.text}: {reason}")
+    return 0 if status.completed else 1
 
 
 def start_nodes(
@@ -116,18 +104,29 @@ def start_nodes(
     nodes: Sequence[Path],
     ports: Sequence[int],
     superlink: str,
-    ca: Path,
-    home: Path,
+    authority: Authority,
     worker: Sequence[str],
 ) -> list[LocalNode]:
     """Make a key for each node and start its worker, each with its share of the cores."""
-    threads, started = thread_limits(len(nodes)), []
+    threads, started, keys = thread_limits(len(nodes)), [], authority.folder
     for number, (node, port) in enumerate(zip(nodes, ports, strict=True), 1):
-        name = f"node-{number}"
-        key = make_node_key(home / "keys", name)
-        commands = node_commands(node, superlink, ca, key.private, home, name, port, worker=worker)
+        name, ca = f"node-{number}", authority.certificate
+        key = make_node_key(keys, name)
+        commands = node_commands(node, superlink, ca, key.private, keys, name, port, worker=worker)
         started.append(LocalNode(processes, name, commands, key, threads))
     return started
+
+
+def join_nodes(control: ControlClient, nodes: Sequence[LocalNode], authority: Authority) -> None:
+    """Let the SuperLink accept the nodes' keys, and start the SuperNodes of ready workers."""
+    for node in nodes:
+        number, key = control.register_node(node.key.public), node.key.private
+        node.sign_off = partial(
+            deactivate_node, control.superlink, authority.certificate, key, number
+        )
+    for node in nodes:
+        node.commands.wait_for_worker(node.worker)
+        node.start_supernode()
 
 
 def first_to_end(ended: Sequence[Child]) -> Child:
@@ -135,25 +134,20 @@ def first_to_end(ended: Sequence[Child]) -> Child:
     return min(ended, key=lambda child: child.process.returncode >= 0)
 
 
+@dataclass
 class LocalNode:
     """The two processes of a node, which end together and are then started again."""
 
-    def __init__(
-        self,
-        processes: Processes,
-        name: str,
-        commands: NodeCommands,
-        key: NodeKey,
-        environment: Mapping[str, str],
-    ) -> None:
-        self.processes = processes
-        self.name = name
-        self.commands = commands
-        self.key = key
-        self.environment = environment
-        self.sign_off: Callable[[], object] = lambda: None  # tells the SuperLink that it is gone
-        self.restarts = RESTARTS  # how many are left
-        self.restart_at = 0.0  # when to start again; 0: it has not ended
+    processes: Processes
+    name: str
+    commands: NodeCommands
+    key: NodeKey
+    environment: Mapping[str, str]
+    sign_off: Callable[[], object] = lambda: None  # tells the SuperLink that it is gone
+    restarts: int = RESTARTS  # how many are left
+    restart_at: float = 0.0  # when to start again; 0: it has not ended
+
+    def __post_init__(self) -> None:
         self.start()
 
     def start(self) -> None:
@@ -164,14 +158,8 @@ class LocalNode:
             f"{self.name}-worker", self.commands.worker, self.environment
         )
 
-    def register(self, control: ControlClient, ca: Path) -> None:
-        """Let the SuperLink accept its key."""
-        number = control.register_node(self.key.public)
-        self.sign_off = partial(deactivate_node, control.superlink, ca, self.key.private, number)
-
-    def wait_for_worker(self) -> None:
-        """Wait until the worker is ready and start the SuperNode; an error if it never is."""
-        self.worker.wait_for_file(self.commands.ready, START_SECONDS)
+    def start_supernode(self) -> None:
+        """Start the SuperNode of a worker that is ready."""
         self.supernode = self.processes.start(self.name, self.commands.supernode)
 
     def watch(self, show: Show) -> None:
@@ -193,7 +181,7 @@ class LocalNode:
             self.sign_off()
             self.restart_at = time.monotonic() + RESTART_SECONDS
         elif self.supernode is None and self.commands.ready.exists():
-            self.supernode = self.processes.start(self.name, self.commands.supernode)
+            self.start_supernode()
 
     @property
     def lost(self) -> bool:
@@ -207,7 +195,7 @@ def follow_run(
     nodes: Sequence[LocalNode],
     records: RoundRecords,
     show: Show,
-    on_round: OnRound | None,
+    on_round: OnRound,
 ) -> RunStatus:
     """Wait for the end of a run; report its rounds, and keep its nodes alive."""
     asked_at, status = 0.0, None
@@ -216,14 +204,13 @@ def follow_run(
             status = control.run_status(run)
             asked_at = time.monotonic()
         for record in records.read_new():
-            if on_round is not None:
-                on_round(record)
+            on_round(record)
         if status is not None and status.finished:
             return status
         for node in nodes:
             node.watch(show)
         if all(node.lost for node in nodes):
-            raise CoterieError(f"all nodes have ended; {nodes[0].worker.ended_error()}")
+            raise CoterieError(f"all nodes have ended; {nodes[0].worker.error()}")
         time.sleep(ROUNDS_SECONDS)
 
 
@@ -236,14 +223,11 @@ class RoundRecords:
 
     def read_new(self) -> list[dict[str, Any]]:
         """Complete records since the last look; none where a resumed run has cut the file."""
-        try:
-            with open(self.path, "rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                self.position = min(self.position, size)
-                file.seek(self.position)
-                added = file.read()
-        except FileNotFoundError:
+        if not self.path.exists():
             return []
+        with open(self.path, "rb") as file:
+            self.position = file.seek(min(self.position, file.seek(0, os.SEEK_END)))
+            added = file.read()
         whole = added[: added.rfind(b"\n") + 1]
         self.position += len(whole)
         return [json.loads(line) for line in whole.splitlines() if line.strip()]

@@ -2,7 +2,7 @@
 
     with Processes(logs) as processes:
         link = processes.start("superlink", ["flower-superlink", ...])
-        link.wait_for_port(port, seconds=60)
+        link.wait_for_port(port)
         ...
     # here none of them lives, nor anything that they have started
 
@@ -30,14 +30,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import Self
+from typing import Any, Self
 from uuid import uuid4
 
 from coterie.core.errors import CoterieError
 from coterie.deploy.flwr_internals import ENVIRONMENT
 
+HOST = "127.0.0.1"
 MARK = "COTERIE_DEPLOYMENT"  # environment variable: the marks of all that a process belongs to
+START_SECONDS = 120.0  # for a process to start; torch and data take a while on a busy machine
 STOP_SECONDS = 8.0  # from SIGTERM to SIGKILL
 POLL_SECONDS = 0.05
 TAIL_LINES = 12  # of a log in an error sentence
@@ -89,38 +90,33 @@ class Child:
             return "runs"
         return f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
 
-    def ended_error(self) -> CoterieError:
-        """The error that says that it ended, and how."""
-        return CoterieError(f"{self.name} {self.ending}; its last lines:\n{self.last_lines}")
+    def error(self, what: str = "") -> CoterieError:
+        """The error that says what the process did (by default, how it ended), and its log."""
+        return CoterieError(
+            f"{self.name} {what or self.ending}; its last lines:\n{self.last_lines}"
+        )
 
     def ends_within(self, seconds: float) -> bool:
         """Whether it has ended, or does so within `seconds`."""
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(seconds)
-            return True
-        except subprocess.TimeoutExpired:
-            return False
+        return not self.alive
 
-    def wait_for(self, ready: Callable[[], bool], what: str, seconds: float) -> None:
+    def wait_for(
+        self, ready: Callable[[], bool], what: str, seconds: float = START_SECONDS
+    ) -> None:
         """Wait until `ready()`; an error if the process ends before, or after `seconds`."""
         deadline = time.monotonic() + seconds
         while not ready():
             if not self.alive:
-                raise self.ended_error()
+                raise self.error()
             if time.monotonic() > deadline:
-                raise CoterieError(
-                    f"{self.name} did not {what} within {seconds:g} s; its last lines:\n"
-                    f"{self.last_lines}"
-                )
+                raise self.error(f"did not {what} within {seconds:g} s")
             time.sleep(POLL_SECONDS)
 
-    def wait_for_port(self, port: int, host: str = "127.0.0.1", seconds: float = 60.0) -> None:
+    def wait_for_port(self, port: int, host: str = HOST, seconds: float = START_SECONDS) -> None:
         """Wait until it answers on a port."""
         self.wait_for(lambda: is_listening(host, port), f"answer on port {port}", seconds)
-
-    def wait_for_file(self, path: Path, seconds: float = 60.0) -> None:
-        """Wait until it has made a file."""
-        self.wait_for(path.exists, f"make {path}", seconds)
 
 
 class Processes:
@@ -155,22 +151,16 @@ class Processes:
             MARK: " ".join(marks),
         }
         self.children: list[Child] = []
-        self.handlers: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
+        self.exits = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGHUP):
-                if signal.getsignal(number) != signal.SIG_IGN:  # as `nohup` has it
-                    self.handlers[number] = signal.signal(number, signal.default_int_handler)
+        interrupt = signal.default_int_handler
+        self.exits.enter_context(handle_signals(interrupt, signal.SIGTERM, signal.SIGHUP))
+        self.exits.callback(self.stop)
         return self
 
     def __exit__(self, *error: object) -> None:
-        try:
-            self.stop()
-        finally:
-            for number, handler in self.handlers.items():
-                signal.signal(number, handler)
-            self.handlers.clear()
+        self.exits.close()
 
     def start(
         self, name: str, command: Sequence[str | Path], environment: Mapping[str, str] | None = None
@@ -229,18 +219,24 @@ class Processes:
 
 
 @contextlib.contextmanager
-def ignore_signals() -> Iterator[None]:
-    """Neither Ctrl-C nor SIGTERM interrupts what is done inside; it must be short."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+def handle_signals(handler: Any, *numbers: signal.Signals) -> Iterator[None]:
+    """Let signals be handled so inside; those that are ignored already, as under `nohup`, stay so.
+
+    Only the main thread can set this; in others nothing is changed.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    changed = [n for n in numbers if main and signal.getsignal(n) != signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in changed}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, previous in before.items():
+            signal.signal(number, previous)
+
+
+def ignore_signals() -> contextlib.AbstractContextManager[None]:
+    """Neither Ctrl-C nor SIGTERM interrupts what is done inside; it must be short."""
+    return handle_signals(signal.SIG_IGN, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def find_marked(mark: str) -> set[int]:
@@ -264,11 +260,10 @@ def is_listening(host: str, port: int) -> bool:
         return False
 
 
-def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Ports of this machine that nobody uses at the moment, all different."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket(family)) for _ in range(count)]
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:
-            one.bind((host, 0))
+            one.bind((HOST, 0))
         return [int(one.getsockname()[1]) for one in sockets]

@@ -1,41 +1,50 @@
-"""The two services of a deployment that is spread over several machines.
+"""The services of a deployment that is spread over several machines, and their command lines.
 
 `run_superlink` runs on the machine to which the others connect, `run_node` on each machine that
 holds data. Both run until they are told to stop, and end all their processes. A service manager
 starts them again when they fail (see docs/deploy.md).
+
+A node is two processes: Flower's SuperNode, which fetches messages from the server, and a worker,
+which has torch and the data loaded. The worker asks the SuperNode for messages and answers them:
+there is no process per message, and no code that came over the network is run.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
+import secrets
+import shutil
+import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from coterie.core.errors import CoterieError, SettingError
 from coterie.deploy.flwr_internals import ControlClient, need_flower
-from coterie.deploy.keys import Authority
-from coterie.deploy.process_commands import (
-    GATE,
+from coterie.deploy.keys import Authority, write_secret
+from coterie.deploy.processes import (
     HOST,
-    START_SECONDS,
-    WORKER,
-    flower_home,
-    node_commands,
-    superlink_command,
-    temporary_folder,
+    Child,
+    Processes,
+    free_ports,
+    ignore_signals,
+    is_listening,
 )
-from coterie.deploy.processes import Child, Processes, free_ports, is_listening
 
+# Followed by NODE.toml, host:port of the SuperNode, the file of the secret, and the file to make
+# when it is ready.
+WORKER = (sys.executable, "-m", "coterie.deploy.worker")
+SUPERNODE = (sys.executable, "-m", "coterie.deploy.supernode")
+GATE = (sys.executable, "-m", "coterie.deploy.gate")
 POLL_SECONDS = 0.2  # between two looks at our processes
 NODES_SECONDS = 2.0  # between two looks for the keys of new nodes
 
 Show = Callable[[str], None]  # one line for the user
-
-
-def print_line(line: str) -> None:
-    """Print a line at once, also into a pipe."""
-    print(line, flush=True)
+print_line = partial(print, flush=True)  # at once, also into a pipe
 
 
 def run_node(
@@ -44,7 +53,6 @@ def run_node(
     ca: Path | None,
     key: Path | None,
     *,
-    port: int | None = None,
     show: Show = print_line,
     worker: Sequence[str] = WORKER,
 ) -> int:
@@ -54,7 +62,6 @@ def run_node(
     superlink  host:port of the SuperLink, as named in its certificate
     ca         the authority's certificate; None: without encryption
     key        the node's private key; None: without authentication
-    port       of this machine, where the worker reaches the SuperNode (default: a free one)
     worker     command of the worker, as `node_commands` has it
 
     The output of the processes goes to standard error. If one of them ends, the other is ended.
@@ -64,17 +71,14 @@ def run_node(
         if not path.is_file():
             raise SettingError(f"there is no file {path}")
     with contextlib.suppress(KeyboardInterrupt), temporary_folder() as home:
-        own_port = free_ports(1)[0] if port is None else port
-        commands = node_commands(node, superlink, ca, key, home, "node", own_port, worker=worker)
+        (port,) = free_ports(1)
+        commands = node_commands(node, superlink, ca, key, home, "node", port, worker=worker)
         with Processes(None, flower_home(home)) as processes:
-            children = [processes.start("worker", commands.worker)]
-            children[0].wait_for_file(commands.ready, START_SECONDS)
-            children.append(processes.start("supernode", commands.supernode))
+            running = processes.start("worker", commands.worker)
+            commands.wait_for_worker(running)
+            supernode = processes.start("supernode", commands.supernode)
             show(f"node {node.stem}: asking {superlink} for work")
-            while all(child.alive for child in children):
-                time.sleep(POLL_SECONDS)
-            show_ended(children, f" of node {node.stem}", show)
-            return 1
+            return wait_for_end([running, supernode], POLL_SECONDS, show, f" of node {node.stem}")
     show(f"node {node.stem} was stopped")
     return 0
 
@@ -100,44 +104,58 @@ def run_superlink(
     """
     need_flower()
     authority = Authority(keys)
-    for path in (authority.certificate, authority.server_certificate, authority.server_key):
-        if not path.is_file():
-            raise SettingError(f"there is no file {path}; `coterie deploy keys` makes it")
-    if not nodes.is_dir():
-        raise SettingError(f"there is no folder {nodes} with the public keys of nodes")
     own_host = {"0.0.0.0": HOST, "::": "::1"}.get(host, host)  # where we reach the gate ourselves
-    for address, taken in ((HOST, own_port), (own_host, port)):
-        if is_listening(address, taken):
-            raise SettingError(f"port {taken} of {address} is taken by another program")
-    superlink = f"{HOST}:{own_port}"
+    check_server(authority, nodes, ((HOST, own_port), (own_host, port)))
     with (
         contextlib.suppress(KeyboardInterrupt),
         temporary_folder() as home,
         Processes(None, flower_home(home)) as processes,
     ):
-        link = processes.start("superlink", superlink_command(authority, port=own_port))
-        link.wait_for_port(own_port, seconds=START_SECONDS)
+        link = processes.start("superlink", superlink_command(authority, own_port))
+        link.wait_for_port(own_port)
+        superlink, seen = f"{HOST}:{own_port}", set[Path]()
         with ControlClient(superlink, authority.certificate) as control:
-            seen: set[Path] = set()
             register_new_keys(control, nodes, seen, show)
             arguments = [host, str(port), str(own_port), str(keys.resolve())]
             gate = processes.start("gate", [*GATE, *arguments])
-            gate.wait_for_port(port, own_host, START_SECONDS)
+            gate.wait_for_port(port, own_host)
             show(f"nodes: {host}:{port}, users on this machine: {superlink}")
-            while link.alive and gate.alive:
-                register_new_keys(control, nodes, seen, show)
-                time.sleep(NODES_SECONDS)
-        show_ended([link, gate], "", show)
-        return 1
+            look = partial(register_new_keys, control, nodes, seen, show)
+            return wait_for_end([link, gate], NODES_SECONDS, show, meanwhile=look)
     show("the server was stopped")
     return 0
 
 
-def show_ended(children: Sequence[Child], of: str, show: Show) -> None:
-    """Say which processes ended, and how."""
+def check_server(authority: Authority, nodes: Path, ports: Iterable[tuple[str, int]]) -> None:
+    """Refuse to start a server without its keys, or on ports that are taken."""
+    for path in (authority.certificate, authority.server_certificate, authority.server_key):
+        if not path.is_file():
+            raise SettingError(f"there is no file {path}; `coterie deploy keys` makes it")
+    if not nodes.is_dir():
+        raise SettingError(f"there is no folder {nodes} with the public keys of nodes")
+    for host, port in ports:
+        if is_listening(host, port):
+            raise SettingError(f"port {port} of {host} is taken by another program")
+
+
+def wait_for_end(
+    children: Sequence[Child],
+    seconds: float,
+    show: Show,
+    owner: str = "",
+    meanwhile: Callable[[], object] = lambda: None,
+) -> int:
+    """Wait until one of the processes ends and say how; 1, which is then our exit code.
+
+    `meanwhile` is called each time that we look at them, every so many `seconds`.
+    """
+    while all(child.alive for child in children):
+        meanwhile()
+        time.sleep(seconds)
     for child in children:
         if not child.alive:
-            show(f"the {child.name}{of} {child.ending}")
+            show(f"the {child.name}{owner} {child.ending}")
+    return 1
 
 
 def register_new_keys(control: ControlClient, nodes: Path, seen: set[Path], show: Show) -> None:
@@ -149,3 +167,94 @@ def register_new_keys(control: ControlClient, nodes: Path, seen: set[Path], show
             show(f"node {path.stem} may join")
         except (CoterieError, OSError) as error:
             show(f"node {path.stem} may not join: {error}")
+
+
+class NodeCommands(NamedTuple):
+    """The commands of a node's two processes; the SuperNode starts when the worker is ready."""
+
+    worker: list[str]
+    supernode: list[str]
+    ready: Path  # the worker makes this file when it is ready
+
+    def wait_for_worker(self, worker: Child) -> None:
+        """Wait until the worker is ready; an error if it never is."""
+        worker.wait_for(self.ready.exists, f"make {self.ready}")
+
+
+def superlink_command(authority: Authority, port: int) -> list[str]:
+    """The command of a SuperLink that uses TLS and lets in registered nodes only."""
+    return [
+        *("flower-superlink", "--host", HOST, "--port", str(port)),
+        "--disable-runtime-dependency-installation",
+        *("--ssl-ca-certfile", str(authority.certificate)),
+        *("--ssl-certfile", str(authority.server_certificate)),
+        *("--ssl-keyfile", str(authority.server_key)),
+        "--enable-supernode-auth",
+    ]
+
+
+def node_commands(
+    node: Path,
+    superlink: str,
+    ca: Path | None,
+    key: Path | None,
+    home: Path,
+    name: str,
+    port: int,
+    *,
+    worker: Sequence[str] = WORKER,
+) -> NodeCommands:
+    """The commands of the two processes of a node: `WORKER NODE.toml HOST:PORT SECRET READY`, and
+    a SuperNode that gives its messages at HOST:PORT to whoever knows the secret.
+
+    node       its NODE.toml; messages have the absolute path in their `context.node_config["node"]`
+    superlink  host:port of the SuperLink
+    ca         the authority's certificate; None: without encryption
+    key        the node's private key; None: without authentication
+    home       folder for NAME.secret, which is made here, and NAME.ready
+    port       of this machine, where the worker reaches the SuperNode
+    """
+    node, home = node.resolve(), home.resolve()
+    secret, ready = home / f"{name}.secret", home / f"{name}.ready"
+    write_secret(secret, secrets.token_bytes(32))
+    supernode = [
+        *(*SUPERNODE, "--superlink", superlink, "--host", HOST, "--port", str(port)),
+        *("--isolation", "process", "--superexec-auth-secret-file", str(secret)),
+        *("--node-config", f"node={quote_path(node)}"),
+    ]
+    supernode += ["--insecure"] if ca is None else ["--root-certificates", str(ca.resolve())]
+    if key is not None:
+        supernode += ["--auth-supernode-private-key", str(key.resolve())]
+    meeting = [f"{HOST}:{port}", str(secret), str(ready)]
+    return NodeCommands([*worker, str(node), *meeting], supernode, ready)
+
+
+def quote_path(path: Path) -> str:
+    """A path as `--node-config` of Flower takes it: TOML, but without escaped quotes.
+
+    >>> quote_path(Path("/data/my clinic/node.toml"))
+    "'/data/my clinic/node.toml'"
+    """
+    text = str(path)
+    if "'" not in text:
+        return f"'{text}'"
+    if '"' not in text:
+        return json.dumps(text, ensure_ascii=False)
+    raise SettingError(f"a path with both kinds of quotes cannot be handed to Flower: {text}")
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """A folder that only its owner can read, and that is removed afterwards."""
+    home = Path(tempfile.mkdtemp(prefix="coterie-"))
+    try:
+        yield home
+    finally:
+        with ignore_signals():
+            shutil.rmtree(home, ignore_errors=True)
+
+
+def flower_home(home: Path) -> dict[str, str]:
+    """The environment in which Flower writes its files to a folder."""
+    (home / "tmp").mkdir()
+    return {"FLWR_HOME": str(home / "flwr"), "TMPDIR": str(home / "tmp")}

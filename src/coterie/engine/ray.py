@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
+from copy import copy
 from itertools import pairwise
 from typing import Any
 
@@ -33,19 +34,9 @@ from coterie.tensors.lazy import dense
 class Shard:
     """What an actor does: a simulator of some clients, and their memory."""
 
-    def __init__(
-        self, samples: Samples, task: Task, seed: int, chunk: int, first: int, population: int
-    ) -> None:
+    def __init__(self, samples: Samples, task: Task, *, first: int, **options: Any) -> None:
         self.memory = ClientMemory(len(samples), lambda ids: ids - first)
-        self.simulator = Simulator(
-            samples,
-            task,
-            seed=seed,
-            chunk=chunk,
-            first=first,
-            population=population,
-            memory=self.memory,
-        )
+        self.simulator = Simulator(samples, task, first=first, memory=self.memory, **options)
 
     def collect(self, shared: dict[str, Any], call: Call, fold: Fold[Any]) -> tuple[Any, list[str]]:
         """The partial fold, and warnings.
@@ -146,25 +137,18 @@ class RayClients:
             actor.remote(
                 samples.part(begin, end),
                 simulator.task,
-                simulator.seed,
-                simulator.chunking.clients,
-                simulator.first + begin,
-                simulator.population,
+                first=simulator.first + begin,
+                population=simulator.population,
+                seed=simulator.seed,
+                chunk=simulator.chunking.clients,
             )
             for begin, end in pairwise(self.bounds)
         ]
-        copy = ClientMemory(simulator.population)
-        copy.restore(simulator.memory.to_tensors())
-        self.memory = ShardedMemory(copy, self.actors, self.bounds)
-        self.simulator = Simulator(
-            samples,
-            simulator.task,
-            seed=simulator.seed,
-            chunk=simulator.chunking.clients,
-            first=simulator.first,
-            population=simulator.population,
-            memory=self.memory,
-        )
+        memory = ClientMemory(simulator.population)
+        memory.restore(simulator.memory.to_tensors())
+        self.memory = ShardedMemory(memory, self.actors, self.bounds)
+        self.simulator = copy(simulator)
+        self.simulator.memory = self.memory
         self.task = simulator.task
         self.population = simulator.population
         self.ids, self.sizes = simulator.ids, simulator.sizes

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from coterie.core.errors import CoterieError, SettingError
 from coterie.deploy.flwr_internals import need_flower
 from coterie.experiment.plan import make_plan
-from coterie.flower.settings import App, NetworkSettings
+from coterie.flower.settings import NETWORK_NAMES, App, read_network_settings
 from coterie.version import __version__
 
 if TYPE_CHECKING:
@@ -115,19 +115,22 @@ def write_app(folder: Path, arguments: list[str]) -> App:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise CoterieError(f"the folder of the app, {folder}, must be new or empty")
     app = app_from_arguments(arguments)
-    names = f"{app.plan.algorithm_name} on {app.plan.federation_name}"
-    title = f"{names}, a federation that coterie trains over a network."
+    algorithm, federation = app.plan.algorithm_name, app.plan.federation_name
+    title = f"{algorithm} on {federation}, a federation that coterie trains over a network."
     example = Path(getattr(app.plan.federation, "path", "")).name
-    node = TABLE_NODE if app.plan.federation_name == "table" else OTHER_NODE
-    node = node.format(example=example, federation=app.plan.federation_name)
+    node = TABLE_NODE if federation == "table" else OTHER_NODE
+    node = node.format(example=example, federation=federation)
     name = "".join(c if c.isalnum() else "-" for c in folder.resolve().name.lower()).strip("-")
-    settings = {**app.config(), "path": ""} if "path" in app.config() else app.config()
+    settings = app.config()
+    if "path" in settings:  # the nodes have tables of their own
+        settings["path"] = ""
+    lines = [f"{key} = {json.dumps(v, ensure_ascii=False)}" for key, v in settings.items()]
     text = PROJECT.format(
         name=name or "app",
         title=title,
         version=__version__,
-        algorithm=app.plan.algorithm_name,
-        settings="\n".join(f"{key} = {to_toml(value)}" for key, value in settings.items()),
+        algorithm=algorithm,
+        settings="\n".join(lines),
     )
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "pyproject.toml").write_text(text, encoding="utf-8")
@@ -142,15 +145,15 @@ def app_from_arguments(arguments: list[str]) -> App:
     If it is about a table, the schema is learnt from that table.
     """
     from coterie.data.tables.schema import Schema
-    from coterie.experiment.settings import make_settings, parse_settings, setting_names
 
-    own = set(setting_names(NetworkSettings))
-    of_network = [each for each in arguments if each.partition("=")[0] in own and "=" in each]
+    of_network = [
+        each for each in arguments if each.partition("=")[0] in NETWORK_NAMES and "=" in each
+    ]
     rest = [each for each in arguments if each not in of_network]
     if not any(each.startswith("evaluate=") for each in rest):
         rest.append(f"evaluate={EVALUATE_EVERY}")
     plan = make_plan(rest)
-    network = make_settings(NetworkSettings, parse_settings(of_network, [NetworkSettings]))
+    network = read_network_settings(of_network)
     schema = None
     if plan.federation_name == "table":
         prepared = plan.federation.prepare(plan.federation.path, plan.settings.seed)
@@ -168,12 +171,3 @@ def read_app(folder: Path) -> App:
         return App.from_config(raw["tool"]["flwr"]["app"]["config"])
     except (OSError, ValueError, KeyError) as error:
         raise SettingError(f"{folder} is not the folder of a coterie app: {error}") from error
-
-
-def to_toml(value: Any) -> str:
-    """A value in the syntax of TOML.
-
-    >>> to_toml(True), to_toml(0.5), to_toml("a b")
-    ('true', '0.5', '"a b"')
-    """
-    return json.dumps(value, ensure_ascii=False)

@@ -26,8 +26,7 @@ from coterie.data.federation import Federation, Samples
 from coterie.engine.chunks import Chunking
 from coterie.engine.simulator import Simulator
 from coterie.evaluation.client_map import losses_or_gradients
-from coterie.flower.enrolment import placeholder_federation
-from coterie.flower.replies import Answers, OutlierFilter, Spec, check_reply
+from coterie.flower.replies import Answers, NodeInfo, OutlierFilter, Spec, check_reply
 from coterie.flower.roster import Roster, emit_warning
 from coterie.flower.settings import App
 from coterie.flower.wire import BadPacket, Packet, encode_arguments
@@ -54,11 +53,14 @@ class Network:
         settings = app.plan.settings
         self.roster, self.app, self.sizes = roster, app, sizes
         self.run, self.attempt = run, attempt
+        self.names = roster.names
+        self.population, self.ids = len(sizes), torch.arange(len(sizes))
         self.seed = settings.seed
         self.rounds_done = 0
         self.rounds_saved = 0  # that the server's checkpoint holds
         self.outliers = OutlierFilter(app.network.outlier)
-        placeholder, self.task = app.plan.prepare(placeholder_federation(app, roster.any_node()))
+        node = next(iter(roster.nodes.values()))  # they all have samples of one kind
+        placeholder, self.task = app.plan.prepare(placeholder_federation(app, node))
         # Carries out client steps on made-up samples, to know what shapes they return.
         self.example = Simulator(placeholder.train, self.task, seed=self.seed)
         x, y = placeholder.train.x, placeholder.train.y
@@ -67,30 +69,13 @@ class Network:
         self.samples = Samples(x[:1], y[:1], torch.tensor([0, *sizes.tolist()]).cumsum(0))
 
     @property
-    def names(self) -> list[str]:
-        """The names of the clients, by number."""
-        return self.roster.names
-
-    @property
-    def population(self) -> int:
-        return len(self.names)
-
-    @property
-    def ids(self) -> Tensor:
-        return torch.arange(len(self.names))
-
-    @property
-    def tested(self) -> bool:
-        """Whether all clients have test samples of their own."""
-        return all(node.tested for node in self.roster.nodes.values())
-
-    @property
     def federation(self) -> Federation:
         """What the server knows of the data: names, sizes, and true clusters if nodes tell them."""
-        by_name: dict[str, int] = {}
-        for node in self.roster.nodes.values():
-            if node.cluster is not None:
-                by_name |= dict(zip(node.names, node.cluster, strict=True))
+        by_name = {
+            name: cluster
+            for node in self.roster.nodes.values()
+            for name, cluster in zip(node.names, node.cluster or (), strict=False)
+        }
         complete = all(name in by_name for name in self.names)
         cluster = torch.tensor([by_name[name] for name in self.names]) if complete else None
         classes = self.app.schema.classes if self.app.schema else ()
@@ -161,7 +146,7 @@ class Network:
                     f"the reply of client {self.names[i]} is refused: {field} of {label} is "
                     f"more than {self.outliers.limit:g} times as large as usual"
                 )
-            self.roster.counts.refused += len(refused)
+            self.roster.counts["refused"] += len(refused)
         return answers
 
     def score(self, serving: Serving, part: str, draws_map: str) -> tuple[Tensor, Any]:
@@ -216,14 +201,16 @@ class Network:
         """A message about clients `ids` of one node."""
         named: dict[str, Any] = {}
         if step is not None:
-            step, given = unwrap_partial(step)
+            if isinstance(step, partial):
+                assert not step.args
+                arguments = {**step.keywords, **arguments}
+                step = step.func
             algorithm = step.__self__  # type: ignore[attr-defined]
             named = {
                 "step": step.__name__,
                 "of": algorithm_name(algorithm),
                 "settings": asdict(algorithm),
             }
-            arguments = {**given, **arguments}
         plain, tensors = encode_arguments(arguments, ids)
         common = {
             "do": action,
@@ -283,9 +270,18 @@ def join_network(
     return Network(roster, app, torch.tensor(list(sizes.values())), run=run, attempt=attempt)
 
 
-def unwrap_partial(step: Callable[..., Any]) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """A client step, and the arguments that it was given already."""
-    if isinstance(step, partial):
-        assert not step.args
-        return step.func, step.keywords
-    return step, {}
+def placeholder_federation(app: App, node: NodeInfo) -> Federation:
+    """One client with two made-up samples, of the shape and type that the nodes' samples have.
+
+    The server carries out client steps on it to know what shapes they return.
+    """
+    if app.schema is not None:
+        return app.schema.stub(node.shape, node.types[0])
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(2, *node.shape, generator=generator)
+    x = x.to(node.types[0]) if node.types[0].is_floating_point else (9 * x).to(node.types[0])
+    y = torch.arange(2).to(node.types[1])
+    data = app.plan.federation
+    return Federation(
+        Samples(x, y, torch.tensor([0, 2])), class_count=data.class_count, scale=data.pixel_scale
+    )

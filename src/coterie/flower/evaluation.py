@@ -27,7 +27,7 @@ class NetworkScorer:
 
     @property
     def tested(self) -> bool:
-        return self.network.tested
+        return all(node.tested for node in self.network.roster.nodes.values())
 
     def clients(self, part: str) -> Clients:
         return self.network.at("serve")

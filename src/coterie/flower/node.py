@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.clients import Call, Stacked
+from coterie.core.cohort import Cohort
 from coterie.core.errors import CoterieError, DataError, SettingError, did_you_mean
 from coterie.data.federation import Federation
 from coterie.engine.client_memory import ClientMemory
@@ -173,47 +174,43 @@ class Node:
         began = time.perf_counter()
         self.find_clients(packet)
         self.restore_memory(packet, training=False)
-        on = self.simulators["test" if packet.get("part", str) == "test" else "train"]
         train = self.simulators["train"]
         models, cluster = packet.tensor("models"), packet.tensor("cluster")
-        use = packet.get("use", str)
-        step = self.client_step(packet) if use else None
+        use, drawn = packet.get("use", str), packet.get("map", str)
+        step: Any = self.client_step(packet) if use else None
         extra = decode_arguments(packet, self.ids)
-        scores, counts, places = [], [], []
-        for place in on.chunking.cut(on.samples.sizes[self.rows]):
-            places.append(place)
-            ids = self.ids[place]
-            cohort = on.cohort(ids, 0, (train.seed, "score"))
-            if step is not None and use == "label":
-                found = step(cohort, models=models, **extra)
-                scores.append(score_by_label(cohort, models, found))
-                counts.append(
-                    count_clusters(found, cohort, len(models), packet.get("classes", int))
-                )
-                continue
-            own = models[cluster[place]]
+
+        def score_labels(cohort: Cohort) -> tuple[Tensor, ...]:
+            found = step(cohort, models=models, **extra)
+            counts = count_clusters(found, cohort, len(models), packet.get("classes", int))
+            return score_by_label(cohort, models, found), counts
+
+        def score_models(cohort: Cohort) -> tuple[Tensor, ...]:
+            own = models[cluster[torch.searchsorted(self.ids, cohort.ids)]]
             if step is not None:
-                mine = train.cohort(ids, 0, (train.seed, "adapt"))
-                own = step(mine, model=own, **extra)
-            scores.append(cohort.score(own))
-        order = torch.cat(places).argsort()
-        answer = {"scores": torch.cat(scores)[order]}
-        if counts:
-            answer["counts"] = torch.cat(counts)[order]
-        if packet.get("map", str):
-            shared = packet.get("map", str) == "losses"
-            common = models if shared else packet.tensor("common")
-            answer["map"] = self.map_rows(common, train, shared=shared)
+                own = step(train.cohort(cohort.ids, 0, (train.seed, "adapt")), model=own, **extra)
+            return (cohort.score(own),)
+
+        def map_rows(cohort: Cohort) -> tuple[Tensor, ...]:
+            by_loss = drawn == "losses"
+            common = models if by_loss else packet.tensor("common")
+            return (losses_or_gradients(cohort, common, train.seed, by_loss),)
+
+        on = self.simulators["test" if packet.get("part", str) == "test" else "train"]
+        found = self.compute_by_chunk(on, "score", score_labels if use == "label" else score_models)
+        answer = dict(zip(("scores", "counts"), found, strict=False))
+        if drawn:
+            (answer["map"],) = self.compute_by_chunk(train, "map", map_rows)
         return Packet({"seconds": time.perf_counter() - began, "fields": list(answer)}, answer)
 
-    def map_rows(self, models: Tensor, train: Simulator, *, shared: bool) -> Tensor:
-        """What places each client on the map: its losses under all models, or its gradient."""
-        rows, order = [], []
-        for place in train.chunking.cut(train.samples.sizes[self.rows]):
-            cohort = train.cohort(self.ids[place], 0, (train.seed, "map"))
-            rows.append(losses_or_gradients(cohort, models, train.seed, shared))
-            order.append(place)
-        return torch.cat(rows)[torch.cat(order).argsort()]
+    def compute_by_chunk(
+        self, simulator: Simulator, purpose: str, compute: Callable[[Cohort], tuple[Tensor, ...]]
+    ) -> list[Tensor]:
+        """What `compute` returns for all clients of a message, in their order, some at a time."""
+        chunks = list(simulator.chunks(self.ids))
+        order = torch.cat(chunks).argsort()
+        parts = [compute(simulator.cohort(ids, 0, (simulator.seed, purpose))) for ids in chunks]
+        return [torch.cat(column)[order] for column in zip(*parts, strict=True)]
 
     def find_clients(self, packet: Packet) -> None:
         """Set which clients a message means: their ids, and by their names the rows."""

@@ -1,16 +1,54 @@
-"""What may come back from a node: nothing that a client step cannot have returned."""
+"""What may come back from a node: an enrolment that can be true, and results of client steps."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from coterie.flower.wire import BadPacket, Packet
+from coterie.flower.settings import App
+from coterie.flower.wire import TYPES, BadPacket, Packet
 
 Spec = dict[str, tuple[tuple[int, ...], torch.dtype]]  # field -> shape after the client axis, type
 Answers = list[tuple[Tensor, Any]]  # the clients of a node, and what they sent
+
+
+class NodeInfo(NamedTuple):
+    """What a node said when it enrolled."""
+
+    names: list[str]  # of its clients
+    sizes: Tensor  # [a] training samples
+    cluster: list[int] | None  # true clusters, where they are known
+    shape: tuple[int, ...]  # of one sample
+    types: tuple[torch.dtype, torch.dtype]  # of samples and of targets
+    tested: bool  # whether its clients have test samples
+
+
+def read_enrolment(app: App, reply: Packet) -> NodeInfo:
+    """What a node says of itself, if it can be true."""
+    names = reply.get("clients", list)
+    if reply.get("app", str) != app.fingerprint:
+        raise BadPacket("it has another app, or another version of coterie")
+    if not names or len(set(names)) < len(names) or not all(isinstance(n, str) for n in names):
+        raise BadPacket("it must name its clients, each once")
+    sizes = reply.tensor("sizes")
+    if sizes.shape != (len(names),) or sizes.dtype != torch.long or bool((sizes < 1).any()):
+        raise BadPacket("it must say how many samples each of its clients has")
+    shape, types = reply.get("shape", list), reply.get("types", list)
+    if not all(isinstance(n, int) and n > 0 for n in shape) or len(types) != 2:
+        raise BadPacket("it must say which shape its samples have")
+    if any(kind not in TYPES for kind in types):
+        raise BadPacket("it must say of which type its samples are")
+    cluster = reply.header.get("cluster")
+    if cluster is not None and (
+        not isinstance(cluster, list)
+        or len(cluster) != len(names)
+        or not all(isinstance(c, int) for c in cluster)
+    ):
+        raise BadPacket("it must say of all its clients in which true cluster they are, or of none")
+    kinds = TYPES[types[0]], TYPES[types[1]]
+    return NodeInfo(names, sizes, cluster, tuple(shape), kinds, bool(reply.header.get("tested")))
 
 
 def check_reply(

@@ -19,8 +19,7 @@ from torch import Tensor
 
 from coterie.core.errors import CoterieError, CoterieWarning, DataError
 from coterie.data.tables.columns import sort_key
-from coterie.flower.enrolment import NodeInfo, read_enrolment
-from coterie.flower.replies import Answers, reported_seconds
+from coterie.flower.replies import Answers, NodeInfo, read_enrolment, reported_seconds
 from coterie.flower.settings import App
 from coterie.flower.wire import BadPacket, Packet, decode_packet, encode_packet
 
@@ -32,13 +31,9 @@ ONLINE_SECONDS = 2.0  # between two looks for nodes that are online
 MAX_FAILURES = 3  # times in a row that all nodes may reply with an error
 
 
-class RoundCounts:
-    """What a round says of the network."""
-
-    def __init__(self) -> None:
-        self.refused = 0  # clients whose reply was not accepted
-        self.silent = 0  # clients whose reply did not come
-        self.seconds = {"network": 0.0, "startup": 0.0, "compute": 0.0}  # where the time went
+# What the record of a round says of the network: clients whose reply was not accepted or did not
+# come, and where the seconds went.
+NO_COUNTS = {"refused": 0, "silent": 0, "network": 0.0, "startup": 0.0, "compute": 0.0}
 
 
 class Roster:
@@ -52,7 +47,7 @@ class Roster:
         self.names: list[str] = []  # of the clients, by number; empty until the run begins
         self.node_of: dict[str, int] = {}  # name of a client -> node that holds it
         self.refreshed_at = -math.inf  # when we last asked which nodes are online
-        self.counts = RoundCounts()
+        self.counts: dict[str, float] = dict(NO_COUNTS)  # since `notes` was last asked
         self.errors: list[str] = []  # with which nodes replied to the last message
 
     def wait_for_nodes(self) -> None:
@@ -65,10 +60,6 @@ class Roster:
                 )
             time.sleep(POLL_SECONDS)
             self.refresh()
-
-    def any_node(self) -> NodeInfo:
-        """What one of the nodes said of itself."""
-        return next(iter(self.nodes.values()))
 
     def client_sizes(self) -> dict[str, int]:
         """The training samples of all clients, by name, in the order of the names."""
@@ -168,11 +159,11 @@ class Roster:
                     self.refreshed_at = time.monotonic()
                     online = set(self.grid.get_node_ids())
                     nodes = {message: node for message, node in nodes.items() if node in online}
-        self.counts.seconds["network"] += time.monotonic() - began
+        self.counts["network"] += time.monotonic() - began
         slowest = max(found.values(), key=lambda reply: sum(reported_seconds(reply)), default=None)
         for name, value in zip(("compute", "startup"), reported_seconds(slowest), strict=True):
-            self.counts.seconds[name] += value
-            self.counts.seconds["network"] -= value
+            self.counts[name] += value
+            self.counts["network"] -= value
         return found
 
     def exchange(
@@ -199,13 +190,13 @@ class Roster:
                 try:
                     answers.append((online[node], accept(online[node], reply)))
                 except BadPacket as error:
-                    self.counts.refused += len(online[node])
+                    self.counts["refused"] += len(online[node])
                     who = ", ".join(self.names[i] for i in online[node][:5].tolist())
                     emit_warning(f"the reply of node {node} (clients {who}) is refused: {error}")
             replied = torch.cat([torch.arange(0), *(own for own, _ in answers)])
             left = ids[~torch.isin(ids, replied)]
             if len(replied) >= settings.quorum * len(ids):
-                self.counts.silent += len(left)
+                self.counts["silent"] += len(left)
                 return answers
             # What fails on all nodes again and again will fail the next time too.
             failures = failures + 1 if packets and len(self.errors) == len(packets) else 0
@@ -221,12 +212,8 @@ class Roster:
 
     def notes(self) -> dict[str, Any]:
         """What happened since this was last asked, for the record of a round."""
-        counts, self.counts = self.counts, RoundCounts()
-        return {
-            "refused": counts.refused,
-            "silent": counts.silent,
-            **{name: round(value, 3) for name, value in counts.seconds.items()},
-        }
+        counts, self.counts = self.counts, dict(NO_COUNTS)
+        return {name: round(value, 3) for name, value in counts.items()}
 
 
 def emit_warning(text: str) -> None:

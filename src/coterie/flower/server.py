@@ -29,8 +29,8 @@ def run_server(grid: Grid, config: Mapping[str, Any], attempt: str) -> Run:
     shorten_fetch_waits(app.network.timeout)
     out = Path(app.network.out)
     resume = app.network.resume
-    if not resume:
-        refuse_old_folder(out)
+    if not resume and (out / "config.json").exists():  # said before anybody waits for nodes
+        raise CoterieError(f"{out} already holds a run; resume=true continues it")
     before = known_clients(out) if resume else None
     run_name = before["run"] if before else secrets.token_hex(8)
     clients = dict(zip(before["clients"], before["sizes"], strict=True)) if before else None
@@ -53,15 +53,8 @@ def network_run(app: App, network: Network) -> Run:
     config = run_config(plan.algorithm_name, plan.federation_name, app.config(), command)
     # Clients choose by their training data: nobody else may see what they are tested on.
     evaluator = Evaluator(plan.algorithm, federation, NetworkScorer(network), "train-loss")
-    return Run(
-        plan.algorithm,
-        federation,
-        network.task,
-        plan.settings,
-        config,
-        population=network,
-        evaluator=evaluator,
-    )
+    parts = (plan.algorithm, federation, network.task, plan.settings, config)
+    return Run(*parts, population=network, evaluator=evaluator)
 
 
 def known_clients(out: Path) -> dict[str, Any] | None:
@@ -76,9 +69,3 @@ def known_clients(out: Path) -> dict[str, Any] | None:
         return {name: found[name] for name in ("run", "clients", "sizes")}
     except (ValueError, KeyError) as error:
         raise CheckpointError(f"{path} is damaged: {error!r}") from error
-
-
-def refuse_old_folder(out: Path) -> None:
-    """Say at once that a folder is taken, before anybody waits for nodes."""
-    if (out / "config.json").exists():
-        raise CoterieError(f"{out} already holds a run; resume=true continues it")

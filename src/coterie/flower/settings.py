@@ -46,6 +46,17 @@ class NetworkSettings(Settings):
     )
 
 
+NETWORK_NAMES = frozenset(setting_names(NetworkSettings))
+
+
+def read_network_settings(arguments: list[str]) -> NetworkSettings:
+    """The settings of the network among arguments, each as in nodes=3."""
+    found: NetworkSettings = make_settings(
+        NetworkSettings, parse_settings(arguments, [NetworkSettings])
+    )
+    return found
+
+
 @dataclass(frozen=True)
 class App:
     """An app: the plan of its run, and how it goes over the network."""
@@ -63,16 +74,10 @@ class App:
         except KeyError as error:
             raise SettingError(f"the settings of the app lack {error}") from error
         schema = rest.pop("schema", "")
-        own = set(setting_names(NetworkSettings))
-        network = {name: value for name, value in rest.items() if name in own}
+        network = [f"{name}={value}" for name, value in rest.items() if name in NETWORK_NAMES]
+        settings = {name: value for name, value in rest.items() if name not in NETWORK_NAMES}
         plan = plan_again(
-            {
-                "coterie": __version__,
-                **names,
-                "settings": {name: value for name, value in rest.items() if name not in own},
-                "command": "",
-            },
-            [],
+            {"coterie": __version__, **names, "settings": settings, "command": ""}, []
         )
         if plan.grid or plan.settings.starts > 1:
             raise SettingError("a run over a network has one start and one value of each setting")
@@ -80,12 +85,8 @@ class App:
             raise SettingError(
                 f"`device` must be cpu for a run over a network, got {plan.settings.device}"
             )
-        arguments = [f"{name}={value}" for name, value in network.items()]
-        return cls(
-            plan,
-            make_settings(NetworkSettings, parse_settings(arguments, [NetworkSettings])),
-            Schema.of(json.loads(str(schema))) if schema else None,
-        )
+        schema = Schema.of(json.loads(str(schema))) if schema else None
+        return cls(plan, read_network_settings(network), schema)
 
     def config(self) -> dict[str, Any]:
         """The settings, so that `App.from_config` makes the same app of them."""
@@ -100,8 +101,7 @@ class App:
     @cached_property
     def fingerprint(self) -> str:
         """A hash of what server and nodes must agree on."""
-        own = set(setting_names(NetworkSettings))
-        what = {name: value for name, value in self.config().items() if name not in own}
+        what = {name: v for name, v in self.config().items() if name not in NETWORK_NAMES}
         return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
 
     def data(self, path: str) -> tuple[Federation, Task]:

@@ -28,18 +28,10 @@ if TYPE_CHECKING:
 HEADER, TENSORS = "words", "arrays"  # the records of a Flower message
 RAW_BYTES = "coterie.raw"  # says how the bytes of an array are to be read
 TYPES = {
-    str(kind).removeprefix("torch."): kind
-    for kind in (
-        torch.float32,
-        torch.float64,
-        torch.float16,
-        torch.bfloat16,
-        torch.int64,
-        torch.int32,
-        torch.int16,
-        torch.int8,
-        torch.uint8,
-        torch.bool,
+    name: getattr(torch, name)
+    for name in (
+        *("float32", "float64", "float16", "bfloat16"),
+        *("int64", "int32", "int16", "int8", "uint8", "bool"),
     )
 }
 MAX_HEADER = 2**24  # characters

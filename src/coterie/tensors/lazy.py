@@ -21,12 +21,9 @@ BLOCK_BYTES = 2**19  # doubles that are added up at a time
 class Formula(Protocol):
     """How m models come about."""
 
-    @property
-    def shape(self) -> tuple[int, int]: ...
-    @property
-    def dtype(self) -> torch.dtype: ...
-    @property
-    def device(self) -> torch.device: ...
+    shape: tuple[int, int]
+    dtype: torch.dtype
+    device: torch.device
 
     def dense(self) -> Tensor:
         """The models [m, d]."""
@@ -109,18 +106,8 @@ class SelectedRows:
     def __init__(self, models: Tensor, index: Tensor, activations: Tensor | None = None) -> None:
         self.models, self.activations = models, activations
         self.index = index.to(models.device)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return len(self.index), self.models.shape[1]
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.models.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.models.device
+        self.shape = len(index), models.shape[1]
+        self.dtype, self.device = models.dtype, models.device
 
     def to(self, device: torch.device) -> SelectedRows:
         """The same on another device."""

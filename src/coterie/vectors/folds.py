@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -68,7 +68,8 @@ class ClusterSums:
 class ByCluster:
     """Sums per cluster of every uploaded field but `cluster` and `size`.
 
-    Every client counts the same, or with `by_size` as much as it has samples.
+    Every client counts the same, or with `by_size` as much as it has samples. A client says itself
+    in which cluster it is, or the server does by `assign(ids, model) -> [m]`.
 
     >>> class Upload(NamedTuple):
     ...     cluster: Tensor
@@ -81,19 +82,24 @@ class ByCluster:
     [2.0, -1.0, 7.0]
     """
 
-    on_any_device: ClassVar[bool] = True  # uploads are added on the device they are on
-
     k: int
     by_size: bool = False
+    assign: Callable[[Tensor, Tensor], Tensor] | None = None
+
+    @property
+    def on_any_device(self) -> bool:
+        """Whether uploads are added on the device they are on; the server assigns on the CPU."""
+        return self.assign is None
 
     def start(self) -> PartialSums:
         return PartialSums([], [], torch.zeros(self.k, dtype=torch.float64), {}, {})
 
     def add(self, total: PartialSums, ids: Tensor, upload: Any) -> PartialSums:
+        cluster = self.assign(ids, upload.model) if self.assign else upload.cluster
         weight = upload.size if self.by_size else torch.ones_like(upload.size)
         # [k, a]: row j holds the weights of the clients in cluster j, so a sum is one product.
         member = weight.new_zeros(self.k, len(ids), dtype=torch.float64)
-        member[upload.cluster, torch.arange(len(ids), device=member.device)] = weight.double()
+        member[cluster, torch.arange(len(ids), device=member.device)] = weight.double()
         values = {n: v for n, v in upload._asdict().items() if n not in ("cluster", "size")}
         for name, value in values.items():
             if name not in total.sums:
@@ -101,7 +107,7 @@ class ByCluster:
                 total.dtypes[name] = value.dtype
             add_cluster_sums(total.sums[name], member, value)
         total.ids.append(ids)
-        total.cluster.append(upload.cluster)
+        total.cluster.append(cluster)
         return total._replace(weight=total.weight.to(member.device) + member.sum(1))
 
     def merge(self, one: PartialSums, other: PartialSums) -> PartialSums:
@@ -122,40 +128,3 @@ class ByCluster:
             sums = {name: value.to(CPU) for name, value in total.sums.items()}
             total = total._replace(weight=total.weight.to(CPU), sums=sums)
         return ClusterSums(cluster, total)
-
-
-class Member(NamedTuple):
-    """An upload with the cluster that the server puts it in."""
-
-    cluster: Tensor  # [m]
-    model: Tensor  # [m, d]
-    size: Tensor  # [m]
-
-
-@dataclass(frozen=True)
-class ByAssignment:
-    """`ByCluster` where the server says who is in which cluster, by `assign(ids, model) -> [m]`.
-
-    Uploads have a `model` and a `size`. Nothing but the sums is held.
-    """
-
-    k: int
-    assign: Callable[[Tensor, Tensor], Tensor]
-    by_size: bool = False
-
-    @property
-    def inner(self) -> ByCluster:
-        return ByCluster(self.k, self.by_size)
-
-    def start(self) -> PartialSums:
-        return self.inner.start()
-
-    def add(self, total: PartialSums, ids: Tensor, upload: Any) -> PartialSums:
-        cluster = self.assign(ids, upload.model)
-        return self.inner.add(total, ids, Member(cluster, upload.model, upload.size))
-
-    def merge(self, one: PartialSums, other: PartialSums) -> PartialSums:
-        return self.inner.merge(one, other)
-
-    def finish(self, total: PartialSums) -> ClusterSums:
-        return self.inner.finish(total)

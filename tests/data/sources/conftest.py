@@ -5,15 +5,13 @@ import threading
 
 import pytest
 
-from coterie.data.sources import cache
-
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """An empty data folder, with nothing to be found anywhere else."""
     monkeypatch.setenv("COTERIE_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(cache, "SYSTEM_FOLDERS", {})
+    monkeypatch.setattr("coterie.data.sources.source.SYSTEM_FOLDERS", {})
     return tmp_path / "data"
 
 

@@ -11,7 +11,6 @@ import torch
 
 from coterie.core.errors import DataError, SettingError
 from coterie.data.sources import (
-    cache,
     load_fashion_mnist,
     load_mnist,
     load_mnist_writers,
@@ -191,7 +190,8 @@ def test_what_is_there_and_wrong_is_replaced(folder, shelf, monkeypatch, suffix)
 
 
 def test_the_folder_of_the_operating_system_is_searched_last(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(cache, "SYSTEM_FOLDERS", {"fashion-mnist": (tmp_path / "system",)})
+    folders = {"fashion-mnist": (tmp_path / "system",)}
+    monkeypatch.setattr("coterie.data.sources.source.SYSTEM_FOLDERS", folders)
     files = small(mnist.FASHION, monkeypatch)
     (tmp_path / "system").mkdir()
     for name, data in files.items():

@@ -12,13 +12,12 @@ from pathlib import Path
 
 from coterie.core.errors import SettingError, did_you_mean
 from coterie.data.sources import celeba, cifar, femnist, mnist
-from coterie.data.sources.cache import folders
 from coterie.data.sources.celeba import load_celeba
 from coterie.data.sources.cifar import load_cifar10
 from coterie.data.sources.digits import load_digits
 from coterie.data.sources.femnist import load_femnist
 from coterie.data.sources.mnist import load_fashion_mnist, load_mnist, load_mnist_writers
-from coterie.data.sources.source import Source
+from coterie.data.sources.source import Source, folders
 
 SOURCES: dict[str, Source] = {
     source.name: source

@@ -20,8 +20,7 @@ from PIL import Image
 from torch import Tensor
 
 from coterie.core.errors import DataError
-from coterie.data.sources.cache import source_folders
-from coterie.data.sources.source import Source
+from coterie.data.sources.source import Source, source_folders
 
 SIDE = 84
 TASK = "Smiling"

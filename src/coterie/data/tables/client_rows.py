@@ -60,14 +60,7 @@ def drop_small_clients(clients: ClientRows, least: int, *, fewest: int = 2) -> C
     return ClientRows(names, clients.rows[np.repeat(stay, sizes)], offsets_of(sizes[stay]))
 
 
-class TrainTestRows(NamedTuple):
-    """The training and test rows of the same clients."""
-
-    train: ClientRows
-    test: ClientRows
-
-
-def split_rows(clients: ClientRows, share: float, seed: int) -> TrainTestRows:
+def split_rows(clients: ClientRows, share: float, seed: int) -> tuple[ClientRows, ClientRows]:
     """Every client's rows split at random, `share` of them to train on, at least one each way.
 
     How depends on the client's name, so that it is the same wherever the client is.
@@ -77,7 +70,7 @@ def split_rows(clients: ClientRows, share: float, seed: int) -> TrainTestRows:
         ClientRows(clients.names, torch.cat(part).numpy(), offsets_of([*map(len, part)]))
         for part in split_parts(each, share, seed, clients.names)
     )
-    return TrainTestRows(train, test)
+    return train, test
 
 
 def offsets_of(sizes: NDArray[np.int64] | list[int]) -> Rows:

@@ -168,14 +168,14 @@ def prepare_table(table: Any, settings: Table, seed: int, name: str) -> Prepared
             stacklevel=4,
         )
     parts = split_rows(clients, settings.train_share, seed)
-    encoders = fit_encoders(table, settings, parts.train)
+    encoders = fit_encoders(table, settings, parts[0])
     train, test = (make_samples(encode_rows(table, encoders, part), labels, part) for part in parts)
     features = tuple(feature for encoder in encoders for feature in encoder.names)
     federation = Federation(
         train,
         test,
         name=name,
-        clients=parts.train.names,
+        clients=clients.names,
         features=features,
         classes=labels.classes,
     )

@@ -262,27 +262,22 @@ class LockstepClients:
 
     def train(self) -> Simulator:
         """The training part for one more copy."""
-        return Simulator(
-            self.samples,
-            self.task,
-            seed=self.seed,
-            device=self.device,
-            kernel=LockstepKernel(self.kernel, self.cache),
-            chunking=self.chunking,
-            cache=self.cache,
-        )
+        return self._simulator(self.samples, LockstepKernel(self.kernel, self.cache))
 
     def test(self, samples: Samples, train: Simulator, first: int = 0) -> Simulator:
         """The test part for the copy that has `train`: see `Simulator.with_samples`."""
+        kernel = LockstepKernel(self.kernel, self.test_cache, trains=False)
+        known = {"first": first, "population": train.population, "memory": train.memory}
+        return self._simulator(samples, kernel, **known)
+
+    def _simulator(self, samples: Samples, kernel: LockstepKernel, **options: Any) -> Simulator:
         return Simulator(
             samples,
             self.task,
             seed=self.seed,
-            first=first,
-            population=train.population,
-            memory=train.memory,
             device=self.device,
-            kernel=LockstepKernel(self.kernel, self.test_cache, trains=False),
+            kernel=kernel,
             chunking=self.chunking,
-            cache=self.test_cache,
+            cache=kernel.cache,
+            **options,
         )

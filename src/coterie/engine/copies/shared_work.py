@@ -40,19 +40,8 @@ class InterleavedRows:
 
     def __init__(self, rows: Tensor) -> None:
         self.rows = rows
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        m, d = self.rows.shape
-        return m, d
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.rows.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.rows.device
+        self.shape = len(rows), rows.shape[1]
+        self.dtype, self.device = rows.dtype, rows.device
 
     def dense(self) -> Tensor:
         return self.rows.clone()

@@ -65,18 +65,8 @@ class DisplacedModels:
         self.x = x  # [m, n, f]
         self.rest = rest  # [m, d - h f] where everything else ended
         self.width = width  # h f
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return len(self.rest), self.width + self.rest.shape[1]
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.rest.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.rest.device
+        self.shape = len(rest), width + rest.shape[1]
+        self.dtype, self.device = rest.dtype, rest.device
 
     def dense(self) -> Tensor:
         end = self.rest.new_empty(self.shape)
