@@ -140,10 +140,7 @@ def clusters_are_a_partition(algorithm: Any) -> None:
 
 def empty_cluster_keeps_its_model(algorithm: Any) -> None:
     """A cluster in which nobody trained has the model it had before the round."""
-    run = Run(
-        algorithm, small_federation(), task_for(algorithm), RunSettings(rounds=1, per_round=1)
-    )
-    run.training.begin()
+    run = started_run(algorithm, small_federation(), per_round=1)
     before = run.state.models.clone()
     if len(before) == 1 and not has_setting(algorithm, "k"):
         return  # it begins with one cluster and makes others later
@@ -173,8 +170,7 @@ def missing_replies_are_normal(algorithm: Any) -> None:
     """Lost replies cost their clients' work and nothing else; if all are lost, nothing changes."""
     run = short_run(algorithm, small_federation(), lost=0.5)
     assert bool(torch.isfinite(run.models).all()), "models are not finite after lost replies"
-    began = Run(algorithm, small_federation(), task_for(algorithm), RunSettings(rounds=1))
-    began.training.begin()
+    began = started_run(algorithm, small_federation())
     clients = began.population.at("round", 0)
     after, info = algorithm.round(began.state, NoReplies(clients))
     assert len(info.ids) == 0
@@ -187,8 +183,7 @@ def steps_leave_their_inputs_alone(algorithm: Any) -> None:
     """A client step changes neither what it was sent nor the data it works on."""
     data = small_federation()
     x, y = data.train.x.clone(), data.train.y.clone()
-    run = Run(algorithm, data, task_for(algorithm), RunSettings(rounds=1))
-    run.training.begin()
+    run = started_run(algorithm, data)
     algorithm.round(run.state, InputGuard(run.population.at("round", 0)))
     algorithm.serve(run.state, InputGuard(run.population.at("serve")))
     assert torch.equal(x, data.train.x), "features changed"
@@ -197,8 +192,7 @@ def steps_leave_their_inputs_alone(algorithm: Any) -> None:
 
 def metered_bytes_are_the_declared_parts(algorithm: Any) -> None:
     """What the meter counts is what the steps' signatures declare, no more and no less."""
-    run = Run(algorithm, small_federation(), task_for(algorithm), RunSettings(rounds=1))
-    run.training.begin()
+    run = started_run(algorithm, small_federation())
     before = Counter(run.bytes.parts)
     book = ByteCounter(run.training.participants.of_round(0))
     algorithm.round(run.state, book)
@@ -314,6 +308,13 @@ def noisy_task() -> Classification:
 def short_run(algorithm: Any, data: Federation, **settings: Any) -> Run:
     """A short run."""
     return simulate(algorithm, data, task_for(algorithm), **{"rounds": ROUNDS, **settings})
+
+
+def started_run(algorithm: Any, data: Federation, **settings: Any) -> Run:
+    """A run of one round that has begun, and has made no round yet."""
+    run = Run(algorithm, data, task_for(algorithm), RunSettings(rounds=1, **settings))
+    run.training.begin()
+    return run
 
 
 def assert_same(one: Run, two: Run, *, exactly: bool = False) -> None:

@@ -59,14 +59,22 @@ def to_json(content: Any, indent: int | None = None) -> str:
     return json.dumps(without_infinities(content), allow_nan=False, indent=indent)
 
 
-def without_infinities(content: Any) -> Any:
+def without_infinities(content: Any, digits: int | None = None) -> Any:
+    """The same content with None for numbers that are not finite, others with so many digits."""
     if isinstance(content, float):
-        return content if math.isfinite(content) else None
+        if not math.isfinite(content):
+            return None
+        return content if digits is None else float(f"{content:.{digits}g}")
     if isinstance(content, dict):
-        return {key: without_infinities(value) for key, value in content.items()}
+        return {key: without_infinities(value, digits) for key, value in content.items()}
     if isinstance(content, list | tuple):
-        return [without_infinities(value) for value in content]
+        return [without_infinities(value, digits) for value in content]
     return content
+
+
+def read_json(path: Path, missing: Any = None) -> Any:
+    """The content of a JSON file, or `missing` where it is not there."""
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else missing
 
 
 def remove_unfinished(folder: Path) -> None:

@@ -372,10 +372,12 @@ def test_a_worker_that_cannot_send_a_reply_ends(monkeypatch, tmp_path):
     assert closed
 
 
-def test_nobody_without_the_secret_can_take_the_messages_of_a_node(attempts):
+def test_nobody_without_the_secret_can_take_the_messages_of_a_node(attempts, tmp_path):
     port, _, _ = attempts["registered"]
     with pytest.raises(CoterieError, match="does not let us work"):
-        answer_messages(lambda message, context: message, f"127.0.0.1:{port}", b"a guess")
+        answer_messages(
+            lambda message, context: message, f"127.0.0.1:{port}", b"a guess", tmp_path / "ready"
+        )
 
 
 def test_a_user_in_plain_text_is_refused(server, known):

@@ -1,16 +1,18 @@
-"""What several commands share: exit codes, new run folders, and the options of sweeps."""
+"""What several commands share: new run folders, and sweeps with their options."""
 
 from __future__ import annotations
 
 import argparse
 import itertools
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from coterie.core.errors import CoterieError
 
-MISTAKE = 2  # exit code for wrong input
-INTERRUPTED = 130  # exit code after Ctrl-C
+if TYPE_CHECKING:
+    from coterie.experiment.sweeps import Job
 
 
 def new_folder(algorithm: str, federation: str) -> Path:
@@ -32,12 +34,19 @@ def new_folder(algorithm: str, federation: str) -> Path:
 
 def add_sweep_options(command: argparse.ArgumentParser, folder: str) -> None:
     """Options of the commands that do many runs."""
-    command.add_argument(
-        "--out",
-        type=Path,
-        metavar="DIR",
-        help=f"the folder of the runs (default: {folder}); what is there is not run again",
-    )
-    command.add_argument(
-        "--workers", type=int, default=0, metavar="N", help="runs at a time (default: one per core)"
-    )
+    add, workers = command.add_argument, "runs at a time (default: one per core)"
+    runs = f"the folder of the runs (default: {folder}); what is there is not run again"
+    add("--out", type=Path, metavar="DIR", help=runs)
+    add("--workers", type=int, default=0, metavar="N", help=workers)
+
+
+def run_sweep(title: str, jobs: Sequence[Job], workers: int, advice: str) -> list[dict[str, Any]]:
+    """Do the jobs and show how far they are; after Ctrl-C, say how the sweep is continued."""
+    from coterie.cli.progress_bar import sweep_progress
+    from coterie.experiment.sweeps import run_jobs
+
+    try:
+        with sweep_progress(title) as tell:
+            return run_jobs(jobs, workers=workers, tell=tell)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(advice) from None

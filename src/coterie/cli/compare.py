@@ -4,33 +4,25 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from typing import Any
 
-from coterie.cli.common import INTERRUPTED, add_sweep_options, new_folder
+from coterie.cli.common import add_sweep_options, new_folder, run_sweep
 from coterie.core.errors import SettingError
 
 
 def add_compare(commands: Any) -> None:
     """Add `coterie compare` to the command line."""
     compare = commands.add_parser("compare", help="run several algorithms side by side")
-    compare.add_argument(
-        "words",
-        nargs="*",
-        metavar="ALGORITHMS FEDERATIONS key=value",
-        help="as in: ifca,fedavg,local rotated-digits seeds=5 ifca.k=4",
-    )
-    compare.add_argument(
-        "--format", default="markdown", help="of the table: markdown, latex or csv"
-    )
+    add, names = compare.add_argument, "ALGORITHMS FEDERATIONS key=value"
+    example = "as in: ifca,fedavg,local rotated-digits seeds=5 ifca.k=4"
+    add("words", nargs="*", metavar=names, help=example)
+    add("--format", default="markdown", help="of the table: markdown, latex or csv")
     add_sweep_options(compare, "runs/compare-...")
     compare.set_defaults(command=compare_command)
 
 
 def compare_command(options: argparse.Namespace) -> int:
-    from coterie.cli.progress_bar import SweepProgressBar
     from coterie.experiment.comparison import Comparison, results_of_jobs
-    from coterie.experiment.sweeps import run_jobs
     from coterie.report.pages import write_page
     from coterie.report.text_tables import TABLE_FORMATS
 
@@ -40,13 +32,8 @@ def compare_command(options: argparse.Namespace) -> int:
         raise SettingError(f"--format must be one of {', '.join(formats)}, got {options.format}")
     place = options.out or new_folder("compare", "-".join(comparison.algorithms))
     jobs = comparison.jobs(place)
-    try:
-        with SweepProgressBar("compare") as progress:
-            results = run_jobs(jobs, workers=options.workers, tell=progress.on_rounds)
-    except KeyboardInterrupt:
-        again = shlex.join(["coterie", "compare", *options.words, "--out", str(place)])
-        print(f"coterie: interrupted; continue with: {again}", file=sys.stderr)
-        return INTERRUPTED
+    again = shlex.join(["coterie", "compare", *options.words, "--out", str(place)])
+    results = run_sweep("compare", jobs, options.workers, f"continue with: {again}")
     outcome = results_of_jobs(comparison, results)
     written = write_page([job.folder for job in jobs], place / "report.html")
     if options.format == "csv":

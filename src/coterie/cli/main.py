@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from coterie.cli.common import INTERRUPTED, MISTAKE
 from coterie.cli.compare import add_compare
 from coterie.cli.data import add_data
 from coterie.cli.deploy import add_deploy
@@ -20,6 +19,9 @@ from coterie.cli.report import add_report
 from coterie.cli.reproduce import add_reproduce
 from coterie.cli.run import add_run
 from coterie.core.errors import CoterieError, CoterieWarning, SettingError
+
+MISTAKE = 2  # exit code for wrong input
+INTERRUPTED = 130  # exit code after Ctrl-C
 
 
 class Parser(argparse.ArgumentParser):
@@ -47,8 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader of our output has closed it, as `head` does: nothing may be written at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except KeyboardInterrupt:
-        print("coterie: interrupted", file=sys.stderr)
+    except KeyboardInterrupt as interrupt:
+        print("; ".join(["coterie: interrupted", *interrupt.args]), file=sys.stderr)
         return INTERRUPTED
     except (CoterieError, OSError) as error:
         print(f"coterie: {error}", file=sys.stderr)
@@ -65,13 +67,9 @@ def build_parser() -> argparse.ArgumentParser:
     """The parser of all commands; each sets `command`, the function that carries it out."""
     top = Parser(prog="coterie", description="Clustered federated learning.")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    add_run(commands)
-    add_report(commands)
-    add_compare(commands)
-    add_reproduce(commands)
-    add_list(commands)
-    add_data(commands)
-    add_deploy(commands)
+    adders = (add_run, add_report, add_compare, add_reproduce, add_list, add_data, add_deploy)
+    for add_command in adders:
+        add_command(commands)
     return top
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -12,6 +14,7 @@ from rich.progress import Progress as Bar
 
 if TYPE_CHECKING:
     from coterie.experiment.run import Run
+    from coterie.experiment.sweeps import Tell
 
 SHOWN_CLUSTERS = 8  # more sizes than this do not fit a line
 QUIET_SECONDS = 10.0  # between two lines where there is no terminal
@@ -42,15 +45,6 @@ class RunProgressBar:
             )
             self.row = self.bar.add_task(title, total=rounds, completed=done, news="starting")
 
-    def __enter__(self) -> RunProgressBar:
-        if self.bar is not None:
-            self.bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.bar is not None:
-            self.bar.stop()
-
     def on_reply(self, round: int, replies: int) -> None:
         """Show that clients reply, until a round is done: a start may take as long as many."""
         if round and not self.round:
@@ -59,23 +53,20 @@ class RunProgressBar:
         if self.finished_round:
             return
         news = f"{f'round {round}/{self.rounds}' if round else 'start'}  {replies} replies"
-        if self.bar is not None:
-            self.bar.update(self.row, news=news)
-        elif time.monotonic() - self.printed >= QUIET_SECONDS:
-            self._print(news)
+        self._show(news)
 
     def on_round(self, record: dict[str, Any]) -> None:
         """Show a round that is done."""
         self.finished_round = True
-        news = self._status_text(record)
-        if self.bar is not None:
-            self.bar.update(self.row, completed=record["round"], news=news)
-        elif record["round"] == self.rounds or time.monotonic() - self.printed >= QUIET_SECONDS:
-            self._print(news)
+        self._show(self._status_text(record), record["round"])
 
-    def _print(self, news: str) -> None:
-        self.printed = time.monotonic()
-        print(f"{self.title}: {news}", file=sys.stderr, flush=True)
+    def _show(self, news: str, done: int | None = None) -> None:
+        """Show news, and how many rounds are done where that has changed."""
+        if self.bar is not None:
+            self.bar.update(self.row, completed=done, news=news)
+        elif done == self.rounds or time.monotonic() - self.printed >= QUIET_SECONDS:
+            self.printed = time.monotonic()
+            print(f"{self.title}: {news}", file=sys.stderr, flush=True)
 
     def _status_text(self, record: dict[str, Any]) -> str:
         done = record["round"]
@@ -93,38 +84,32 @@ class RunProgressBar:
         return "  ".join(parts)
 
 
-class SweepProgressBar:
-    """A line about many runs: rounds of all of them, runs that are done, time left."""
+@contextmanager
+def sweep_progress(title: str) -> Iterator[Tell]:
+    """A line about many runs: rounds of all of them, runs that are done, time left.
 
-    def __init__(self, title: str) -> None:
-        self.title = title
-        self.began = self.printed = time.monotonic()
-        self.first: int | None = None  # rounds that were there when it began
-        self.console = Console(stderr=True)
-        self.status = self.console.status(title) if self.console.is_terminal else None
+    The function that comes with the context is told how far the runs are.
+    """
+    began = printed = time.monotonic()
+    first: int | None = None  # rounds that were there when it began
+    console = Console(stderr=True)
+    status = console.status(title) if console.is_terminal else None
 
-    def __enter__(self) -> SweepProgressBar:
-        if self.status is not None:
-            self.status.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.status is not None:
-            self.status.stop()
-
-    def on_rounds(self, done: int, rounds: int, finished: int, runs: int) -> None:
-        """Show how far the runs are."""
-        if self.first is None:
-            self.first = done
-        news = f"{self.title}: {finished} of {runs} runs done, {done} of {rounds} rounds"
-        if done > self.first:
-            left = (time.monotonic() - self.began) / (done - self.first) * (rounds - done)
+    def tell(done: int, rounds: int, finished: int, runs: int) -> None:
+        nonlocal first, printed
+        first = done if first is None else first
+        news = f"{title}: {finished} of {runs} runs done, {done} of {rounds} rounds"
+        if done > first:
+            left = (time.monotonic() - began) / (done - first) * (rounds - done)
             news += f", {left // 60:.0f}:{left % 60:02.0f} left"
-        if self.status is not None:
-            self.status.update(news)
-        elif finished == runs or time.monotonic() - self.printed >= QUIET_SECONDS:
-            self.printed = time.monotonic()
+        if status is not None:
+            status.update(news)
+        elif finished == runs or time.monotonic() - printed >= QUIET_SECONDS:
+            printed = time.monotonic()
             print(news, file=sys.stderr, flush=True)
+
+    with status or nullcontext():
+        yield tell
 
 
 def sizes_text(sizes: list[int]) -> str:

@@ -12,17 +12,12 @@ from coterie.core.errors import SettingError
 def add_report(commands: Any) -> None:
     """Add `coterie report` to the command line."""
     report = commands.add_parser("report", help="write or watch the page of one run or several")
-    report.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run folder")
-    report.add_argument(
-        "--out",
-        type=Path,
-        metavar="FILE",
-        help="the page (default: report.html, for one run in its folder, for several here)",
-    )
-    report.add_argument(
-        "--watch", action="store_true", help="serve the page on this machine while runs go on"
-    )
-    report.add_argument("--port", type=int, metavar="N", help="of the served page (default: 8765)")
+    add = report.add_argument
+    add("runs", nargs="+", type=Path, metavar="RUN", help="a run folder")
+    page = "the page (default: report.html, for one run in its folder, for several here)"
+    add("--out", type=Path, metavar="FILE", help=page)
+    add("--watch", action="store_true", help="serve the page on this machine while runs go on")
+    add("--port", type=int, metavar="N", help="of the served page (default: 8765)")
     report.set_defaults(command=report_command)
 
 

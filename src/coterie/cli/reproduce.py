@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from coterie.cli.common import INTERRUPTED, add_sweep_options
+from coterie.cli.common import add_sweep_options, run_sweep
 from coterie.core.errors import SettingError
 
 
@@ -24,9 +24,7 @@ def add_reproduce(commands: Any) -> None:
 
 
 def reproduce_command(options: argparse.Namespace) -> int:
-    from coterie.cli.progress_bar import SweepProgressBar
     from coterie.experiment import recipes
-    from coterie.experiment.sweeps import run_jobs
     from coterie.report.text_tables import markdown_table
 
     if options.name is None:
@@ -46,12 +44,7 @@ def reproduce_command(options: argparse.Namespace) -> int:
         file=sys.stderr,
     )
     jobs = recipe.jobs(mode, seeds, place, options.only)
-    try:
-        with SweepProgressBar(recipe.name) as progress:
-            results = run_jobs(jobs, workers=options.workers, tell=progress.on_rounds)
-    except KeyboardInterrupt:
-        print("coterie: interrupted; the same command continues", file=sys.stderr)
-        return INTERRUPTED
+    results = run_sweep(recipe.name, jobs, options.workers, "the same command continues")
     numbers = recipe.numbers(mode, seeds, results, options.only)
     head, rows, orders = recipe.verdicts(numbers)
     print(markdown_table(head, rows))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coterie.cli.common import INTERRUPTED, new_folder
+from coterie.cli.common import new_folder
 from coterie.core.errors import CoterieError, SettingError
 
 if TYPE_CHECKING:
@@ -18,34 +18,16 @@ if TYPE_CHECKING:
 def add_run(commands: Any) -> None:
     """Add `coterie run` to the command line."""
     run = commands.add_parser("run", help="run an algorithm on a federation and write a report")
-    run.add_argument(
-        "words",
-        nargs="*",
-        metavar="ALGORITHM FEDERATION key=value",
-        help="as in: ifca rotated-digits k=4",
-    )
-    run.add_argument(
-        "--out", type=Path, metavar="DIR", help="the run folder (default: a new one in runs/)"
-    )
-    run.add_argument(
-        "--resume", type=Path, metavar="DIR", help="continue the interrupted run in DIR"
-    )
-    run.add_argument(
-        "--json", action="store_true", help="print one JSON object on stdout, nothing else"
-    )
-    run.add_argument(
-        "--shards", type=int, metavar="N", help="run the clients in N Ray actors (0: one per core)"
-    )
-    run.add_argument(
-        "--ray", default="", metavar="ADDRESS", help="of the Ray cluster to use, as in auto"
-    )
-    run.add_argument(
-        "--track",
-        action="append",
-        default=[],
-        metavar="WHERE",
-        help="write the numbers to mlflow or tensorboard[:DIR] as well",
-    )
+    add = run.add_argument
+    names, example = "ALGORITHM FEDERATION key=value", "as in: ifca rotated-digits k=4"
+    add("words", nargs="*", metavar=names, help=example)
+    add("--out", type=Path, metavar="DIR", help="the run folder (default: a new one in runs/)")
+    add("--resume", type=Path, metavar="DIR", help="continue the interrupted run in DIR")
+    add("--json", action="store_true", help="print one JSON object on stdout, nothing else")
+    add("--shards", type=int, metavar="N", help="run the clients in N Ray actors (0: one per core)")
+    add("--ray", default="", metavar="ADDRESS", help="of the Ray cluster to use, as in auto")
+    track = "write the numbers to mlflow or tensorboard[:DIR] as well"
+    add("--track", action="append", default=[], metavar="WHERE", help=track)
     run.set_defaults(command=run_command)
 
 
@@ -66,7 +48,7 @@ def run_command(options: argparse.Namespace) -> int:
         run.use_ray(options.shards or 0, options.ray)
     if path is None:
         path = new_folder(plan.algorithm_name, plan.federation_name)
-    run.use(path, resume=options.resume is not None)
+    folder = run.use(path, resume=options.resume is not None)
     progress = RunProgressBar(
         f"{plan.algorithm_name} on {plan.federation_name}", run.settings.rounds, run.rounds
     )
@@ -80,15 +62,13 @@ def run_command(options: argparse.Namespace) -> int:
     for tracker in trackers:
         tracker.begin(config)
     try:
-        with progress:
+        with progress.bar or nullcontext():
             done = run.complete(on_round, progress.on_reply)
     except KeyboardInterrupt:
-        print(
-            f"coterie: interrupted; the checkpoint holds {run.saved} rounds; "
+        raise KeyboardInterrupt(
+            f"the checkpoint holds {folder.rounds_saved} rounds",
             f"continue with: coterie run --resume {shlex.quote(str(path))}",
-            file=sys.stderr,
-        )
-        return INTERRUPTED
+        ) from None
     except OSError as error:
         raise CoterieError(
             f"the run stopped: {error}; `coterie run --resume {path}` continues it"

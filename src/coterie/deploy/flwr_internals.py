@@ -182,9 +182,7 @@ def build_bundle(app: Path) -> bytes:
             raise SettingError(f"{app} is not an app that Flower can take: {error}") from error
 
 
-def answer_messages(
-    handle: Handle, supernode: str, secret: bytes | None = None, ready: Path | None = None
-) -> None:
+def answer_messages(handle: Handle, supernode: str, secret: bytes, ready: Path) -> None:
     """Ask a SuperNode for messages and answer them one after another, until the process is ended.
 
     Flower starts a new process for every message: it imports Flower (2 s of a core), unpacks the
@@ -206,17 +204,13 @@ def answer_messages(
     from flwr.supercore.interceptors import SuperExecAuthHttpInterceptor
     from flwr.supercore.runtime import RuntimeHttpClient
 
-    interceptors = []
-    if secret is not None:
-        protected = frozenset({ACQUIRE_TASK})
-        interceptors.append(
-            SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=protected)
-        )
+    signature = SuperExecAuthHttpInterceptor(
+        master_secret=secret, protected_methods=frozenset({ACQUIRE_TASK})
+    )
     shorten_fetch_waits()
-    client = open_connection(RuntimeHttpClient, supernode, None, "SuperExec", *interceptors)
+    client = open_connection(RuntimeHttpClient, supernode, None, "SuperExec", signature)
     with contextlib.closing(client):
-        if ready is not None:
-            ready.touch()
+        ready.touch()
         while True:
             token = wait_for_task(client, supernode)
             try:
@@ -329,11 +323,11 @@ def run_supernode() -> None:
     flower_supernode()
 
 
-def deactivate_node(superlink: str, ca: Path, key: Path, node: int) -> bool:
+def deactivate_node(superlink: str, ca: Path, key: Path, node: int) -> None:
     """Tell the SuperLink that a SuperNode which was killed is gone, as it does itself if it can.
 
-    The server then waits no more for its replies, and lets it in again at once. False if it did
-    not count as alive, or the SuperLink does not answer.
+    The server then waits no more for its replies, and lets it in again at once. Nothing happens if
+    it did not count as alive, or the SuperLink does not answer.
 
     superlink  host:port
     ca         the authority's certificate
@@ -352,12 +346,11 @@ def deactivate_node(superlink: str, ca: Path, key: Path, node: int) -> bool:
     if not isinstance(private, ec.EllipticCurvePrivateKey):
         raise SettingError(f"{key} is not the private key of a node")
     signature = NodeAuthHttpInterceptor(private, private.public_key())
-    with open_connection(FleetHttpClient, superlink, ca, "SuperNode", signature) as client:
-        try:
-            client.DeactivateNode(DeactivateNodeRequest(node_id=node))
-        except httpx.HTTPError:
-            return False
-    return True
+    with (
+        open_connection(FleetHttpClient, superlink, ca, "SuperNode", signature) as client,
+        contextlib.suppress(httpx.HTTPError),
+    ):
+        client.DeactivateNode(DeactivateNodeRequest(node_id=node))
 
 
 def shorten_fetch_waits(give_up_seconds: float | None = None) -> None:

@@ -98,11 +98,9 @@ class Child:
 
     def ends_within(self, seconds: float) -> bool:
         """Whether it has ended, or does so within `seconds`."""
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(seconds)
-            return True
-        except subprocess.TimeoutExpired:
-            return False
+        return not self.alive
 
     def wait_for(
         self, ready: Callable[[], bool], what: str, seconds: float = START_SECONDS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,20 +17,17 @@ from coterie.evaluation.protocols import resolve_protocol
 from coterie.evaluation.scoring import Evaluation, SampleClusters, Scorer
 
 
+@dataclass
 class Evaluator:
     """Evaluates states of one run."""
 
-    def __init__(
-        self,
-        algorithm: Algorithm[tuple[Tensor, ...]],
-        federation: Federation,
-        scorer: Scorer,
-        protocol: str,
-    ) -> None:
-        self.algorithm = algorithm
-        self.federation = federation
-        self.scorer = scorer
-        self.protocol = resolve_protocol(protocol, federation)
+    algorithm: Algorithm[Any]
+    federation: Federation
+    scorer: Scorer
+    protocol: str  # as the run has it; `auto` is replaced
+
+    def __post_init__(self) -> None:
+        self.protocol = resolve_protocol(self.protocol, self.federation)
 
     def serve(self, state: tuple[Tensor, ...], part: str = "train") -> Serving:
         """Which model serves which client, chosen by a part of its data."""

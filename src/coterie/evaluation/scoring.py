@@ -53,12 +53,7 @@ class Scorer(Protocol):
         """How many samples of a part each client has, [m]."""
 
     def score(
-        self,
-        serving: Serving,
-        part: str,
-        *,
-        samples_of: Tensor | None = None,
-        with_map: bool = False,
+        self, serving: Serving, part: str, samples_of: Tensor | None = None, with_map: bool = False
     ) -> Evaluation:
         """Score each served client on its own samples, or on those of the clients `samples_of`.
 
@@ -107,12 +102,7 @@ class SimulatedScorer:
         return self._simulator(part).samples.sizes
 
     def score(
-        self,
-        serving: Serving,
-        part: str,
-        *,
-        samples_of: Tensor | None = None,
-        with_map: bool = False,
+        self, serving: Serving, part: str, samples_of: Tensor | None = None, with_map: bool = False
     ) -> Evaluation:
         on, ids = self._simulator(part), serving.ids
         samples_of = ids if samples_of is None else samples_of
@@ -140,7 +130,7 @@ class SimulatedScorer:
             return serving.models
         rows = torch.empty(len(serving.ids), serving.models.shape[1], dtype=serving.models.dtype)
         for ids in self.train.chunks(serving.ids):
-            rows[positions(serving.ids, ids)] = to_device(self._models(serving, ids), CPU)
+            rows[torch.searchsorted(serving.ids, ids)] = to_device(self._models(serving, ids), CPU)
         return rows
 
     def sample_labels(self, serving: Serving) -> Tensor | None:
@@ -164,7 +154,7 @@ class SimulatedScorer:
 
     def _models(self, serving: Serving, ids: Tensor) -> Tensor:
         """The models [c, d] that clients `ids` use."""
-        models = select_rows(serving.models, serving.cluster[positions(serving.ids, ids)])
+        models = select_rows(serving.models, serving.cluster[torch.searchsorted(serving.ids, ids)])
         if serving.adapt is None:
             return models
         cohort = self.train.cohort(ids, 0, (self.train.seed, "adapt"))
@@ -179,11 +169,6 @@ def score_by_label(cohort: Cohort, models: Tensor, label: Tensor) -> Tensor:
         model = models[j].expand(len(cohort), -1)
         total = total + cohort.among(label == j).score(model)
     return total
-
-
-def positions(ids: Tensor, some: Tensor) -> Tensor:
-    """Where `some` stand in increasing `ids`."""
-    return torch.searchsorted(ids, some)
 
 
 def first_test_id(federation: Federation) -> int:

@@ -87,7 +87,12 @@ def run_fingerprint(algorithm: Any, settings: Any, task: Task, federation: Feder
         [task.layout.names, task.layout.shapes],
         [samples_fingerprint(part) for part in (federation.train, federation.test)],
     ]
-    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
+    return json_digest(what)
+
+
+def json_digest(content: Any) -> str:
+    """The SHA-256 of content as JSON."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def samples_fingerprint(part: Samples | None) -> list[Any]:

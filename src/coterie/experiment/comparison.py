@@ -23,7 +23,7 @@ class Comparison:
     algorithms: tuple[str, ...]
     federations: tuple[str, ...]
     seeds: tuple[int, ...]
-    words: tuple[str, ...]  # key=value, or algorithm.key=value for one algorithm alone
+    settings: dict[str, str]  # by key, or algorithm.key for one algorithm alone
 
     @classmethod
     def parse(cls, words: Sequence[str]) -> Comparison:
@@ -47,9 +47,9 @@ class Comparison:
         if not first.isdecimal():
             raise SettingError(f"`seed` must be a whole number, got {first}")
         seeds = tuple(range(int(first), int(first) + int(count)))
-        known = cls(algorithms, federations, seeds, tuple(f"{k}={v}" for k, v in pairs.items()))
-        known.check()
-        return known
+        comparison = cls(algorithms, federations, seeds, pairs)
+        comparison.check()
+        return comparison
 
     def check(self) -> None:
         """Refuse names that nobody knows and settings that nothing in the comparison has."""
@@ -62,8 +62,7 @@ class Comparison:
             for algorithm in self.algorithms
         }
         everything = set[str]().union(*known.values())
-        for word in self.words:
-            name = word.partition("=")[0]
+        for name in self.settings:
             owner, dot, key = name.rpartition(".")
             if dot and owner not in known:
                 near = did_you_mean(owner, known) or f" (compared: {', '.join(known)})"
@@ -95,11 +94,10 @@ class Comparison:
     def _values(self, algorithm: str) -> dict[str, str]:
         """What is said of an algorithm: of it alone, and else of all."""
         values: dict[str, str] = {}
-        for word in sorted(self.words, key=lambda word: "." in word.partition("=")[0]):
-            name, _, value = word.partition("=")
+        for name in sorted(self.settings, key=lambda name: "." in name):
             owner, _, key = name.rpartition(".")
             if owner in ("", algorithm):
-                values[key] = value
+                values[key] = self.settings[name]
         return values
 
 

@@ -16,6 +16,7 @@ after which rounds there is a checkpoint, there are as many as take a small shar
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Callable
@@ -41,6 +42,7 @@ class RunFolder:
         self.path = path
         self._saved = 0.0  # when there was last a checkpoint, and how long that took
         self._saving = 0.0
+        self.rounds_saved = 0  # rounds that the last checkpoint holds
 
     @classmethod
     def open(cls, path: Path, config: dict[str, Any], *, resume: bool) -> RunFolder:
@@ -118,31 +120,45 @@ class RunFolder:
         began = time.monotonic()
         for lines in self.path.glob("*.jsonl"):
             flush(lines)
-        save_checkpoint(self.path / "checkpoint.safetensors", checkpoint())
+        made = checkpoint()
+        save_checkpoint(self.path / "checkpoint.safetensors", made)
+        self.rounds_saved = made.rounds
         self._saved = time.monotonic()
         self._saving = self._saved - began
 
     def restore(self, run: str) -> tuple[Checkpoint, list[Record]] | None:
         """The checkpoint and the lines of the rounds before it; None if there is none yet."""
-        lines = self.path / "rounds.jsonl"
         if not (self.path / "checkpoint.safetensors").exists():
-            lines.unlink(missing_ok=True)
+            (self.path / "rounds.jsonl").unlink(missing_ok=True)
             return None
         checkpoint = load_checkpoint(self.path / "checkpoint.safetensors", run)
+
+        def is_record(number: int, line: Any) -> bool:
+            return line["round"] == number and isinstance(line["seconds"], float)
+
+        rounds = self.rounds_saved = checkpoint.rounds
+        return checkpoint, self.cut_lines(
+            "rounds.jsonl", rounds, "before the checkpoint", is_record
+        )
+
+    def cut_lines(
+        self, name: str, rounds: int, which: str, is_whole: Callable[[int, Any], bool]
+    ) -> list[Any]:
+        """The lines of the first `rounds` rounds in a file; those after them are cut off.
+
+        Refused, as a file without the rounds `which`, if `is_whole` is wrong of a line.
+        """
+        path = self.path / name
         try:
-            text = lines.read_text(encoding="utf-8") if lines.exists() else ""
-            kept = text.splitlines()[: checkpoint.rounds]
-            records: list[Record] = [json.loads(line) for line in kept]
-            whole = [record["round"] for record in records] == list(range(1, checkpoint.rounds + 1))
-            whole = whole and all(isinstance(record["seconds"], float) for record in records)
+            lines = path.read_text(encoding="utf-8").splitlines()[:rounds] if rounds else []
+            contents = [json.loads(line) for line in lines]
+            whole = len(lines) == rounds and all(map(is_whole, itertools.count(1), contents))
         except (OSError, ValueError, KeyError, TypeError):
             whole = False
         if not whole:
-            raise CheckpointError(
-                f"{lines} does not hold the {checkpoint.rounds} rounds before the checkpoint"
-            )
-        write_text(lines, "".join(line + "\n" for line in kept))
-        return checkpoint, records
+            raise CheckpointError(f"{path} does not hold the {rounds} rounds {which}")
+        write_text(path, "".join(line + "\n" for line in lines))
+        return contents
 
     def write_report(self, path: Path | None = None) -> Path:
         """Write the page about this run, into the folder unless `path` says where."""

@@ -11,13 +11,12 @@ their rounds in `copies.jsonl`: one line for each round, in it one record for ea
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -25,19 +24,19 @@ from typing import Any
 from torch import Tensor
 
 from coterie.core.algorithm import Algorithm
-from coterie.core.errors import CheckpointError, CoterieError, CoterieWarning, SettingError
+from coterie.core.errors import CoterieError, CoterieWarning, SettingError
 from coterie.core.task import Task
 from coterie.data.federation import Federation
 from coterie.engine.copies.lockstep import LockstepClients, LockstepThreads
 from coterie.evaluation.evaluator import Evaluator
 from coterie.evaluation.scoring import SimulatedScorer, first_test_id
-from coterie.experiment.checkpoint import Checkpoint
+from coterie.experiment.checkpoint import Checkpoint, json_digest
 from coterie.experiment.folder import Record, RunFolder
-from coterie.experiment.health import HealthMonitor
-from coterie.experiment.run import Run, run_config
+from coterie.experiment.participants import OnReply
+from coterie.experiment.run import OnRound, Run, run_config
 from coterie.experiment.settings import RunSettings, grid_text, setting_names
 from coterie.files import to_json, write_text
-from coterie.report.map_frames import MapFrames
+from coterie.registry import algorithm_name
 
 COPIES = "copies.jsonl"
 
@@ -84,10 +83,9 @@ class Grid:
     ) -> None:
         self.settings = settings
         self.values = values
-        self.config = config or run_config(algorithm, federation.name, settings)
-        if config is None:
-            texts = {name: grid_text(several) for name, several in values.items()}
-            self.config["settings"] |= texts
+        texts = {name: grid_text(several) for name, several in values.items()}
+        whole = {**asdict(algorithm), **asdict(settings), **texts}  # type: ignore[call-overload]
+        self.config = config or run_config(algorithm_name(algorithm), federation.name, whole)
         clients = LockstepClients(
             federation.train,
             task,
@@ -102,7 +100,6 @@ class Grid:
         ]
         self.threads = LockstepThreads(clients.kernel, len(federation))
         self.folder: RunFolder | None = None
-        self.saved = 0  # rounds that the last checkpoint holds
         self.warnings: list[str] = []  # those that belong to no single copy
 
     def _run_in_step(
@@ -127,8 +124,7 @@ class Grid:
             start=start,
             population=train,
             evaluator=Evaluator(algorithm, federation, scorer, self.settings.protocol),
-            frames=MapFrames(federation.cluster),
-            health=HealthMonitor(lockstep=True),
+            lockstep=True,
         )
 
     @property
@@ -141,29 +137,20 @@ class Grid:
         """Rounds done."""
         return max(copy.run.rounds for copy in self.copies)
 
-    def use(self, path: Path, *, resume: bool = False) -> None:
+    def use(self, path: Path, *, resume: bool = False) -> RunFolder:
         """Leave files in a new folder, or go on from those of an interrupted run."""
-        self.folder = RunFolder.open(path, self.config, resume=resume)
-        before = self.folder.restore(self.fingerprint) if resume else None
+        self.folder = folder = RunFolder.open(path, self.config, resume=resume)
+        before = folder.restore(self.fingerprint) if resume else None
         if before is not None:
-            self._restore(before[0], path)
+            self._restore(before[0], folder)
+        return folder
 
-    def complete(
-        self,
-        on_round: Callable[[Record], None] | None = None,
-        on_reply: Callable[[int, int], None] | None = None,
-    ) -> Run:
+    def complete(self, on_round: OnRound | None = None, on_reply: OnReply | None = None) -> Run:
         """Do the rounds that are left; the copy with the lowest training loss."""
-        try:
+        with closing(self.threads):
             return self._complete(on_round, on_reply)
-        finally:
-            self.threads.close()
 
-    def _complete(
-        self,
-        on_round: Callable[[Record], None] | None,
-        on_reply: Callable[[int, int], None] | None,
-    ) -> Run:
+    def _complete(self, on_round: OnRound | None, on_reply: OnReply | None) -> Run:
         first = self.live[0].run
         first.training.participants.on_reply = on_reply
         if first.state is None:
@@ -178,7 +165,7 @@ class Grid:
             self._all(lambda copy: copy.run.training.do_round())
             record = self.live[0].run.records[-1]
             for copy in self.live:
-                if not copy.run.training.progress.health.finite:
+                if not copy.run.training.health.finite:
                     copy.diverged = copy.run.rounds
             self._append(record)
             if not self.live:
@@ -197,13 +184,12 @@ class Grid:
     def fingerprint(self) -> str:
         """What a checkpoint must agree on: that of the first copy, and the grid."""
         what = [self.copies[0].run.fingerprint, {n: list(v) for n, v in self.values.items()}]
-        return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
+        return json_digest(what)
 
     def _all(self, job: Callable[[Copy], object]) -> None:
         """Do something with every copy that goes on, in step."""
         live = self.live
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
+        with warnings.catch_warnings(record=True, action="always") as caught:
             self.threads.run([partial(job, copy) for copy in live])
         for warning in caught:
             text = str(warning.message)
@@ -250,7 +236,6 @@ class Grid:
     def _save_checkpoint(self) -> None:
         if self.folder is not None:
             self.folder.save(self._checkpoint)
-            self.saved = self.rounds
 
     def _checkpoint(self) -> Checkpoint:
         """The states of all copies."""
@@ -262,19 +247,11 @@ class Grid:
             notes[str(number)] = {**each.notes, "diverged": copy.diverged}
         return Checkpoint(self.rounds, self.fingerprint, tensors, notes)
 
-    def _restore(self, checkpoint: Checkpoint, path: Path) -> None:
-        rounds = checkpoint.rounds
-        try:
-            text = (path / COPIES).read_text(encoding="utf-8") if rounds else ""
-            kept = text.splitlines()[:rounds]
-            lines = [json.loads(line) for line in kept]
-        except (OSError, ValueError) as error:
-            raise CheckpointError(f"{path / COPIES} cannot be read: {error}") from error
-        if len(lines) != rounds or any(len(line) != len(self.copies) for line in lines):
-            raise CheckpointError(
-                f"{path / COPIES} does not hold the {rounds} rounds of all copies"
-            )
-        write_text(path / COPIES, "".join(line + "\n" for line in kept))
+    def _restore(self, checkpoint: Checkpoint, folder: RunFolder) -> None:
+        def is_record(_: int, line: Any) -> bool:
+            return len(line) == len(self.copies)
+
+        lines = folder.cut_lines(COPIES, checkpoint.rounds, "of all copies", is_record)
         for number, copy in enumerate(self.copies):
             lead = f"{number}."
             tensors = {
@@ -287,7 +264,6 @@ class Grid:
             own = checkpoint._replace(tensors=tensors, notes=notes)
             copy.run.training.restore(own, records)
             copy.diverged = notes["diverged"]
-        self.saved = rounds
 
 
 def grid_points(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor
@@ -28,14 +28,9 @@ class HealthMonitor:
         self.collapsed = 0  # rounds in a row in which one cluster held almost everybody
         self.finite = True  # whether the models were finite after the last round
 
-    @contextmanager
-    def record_warnings(self) -> Iterator[None]:
+    def record_warnings(self) -> AbstractContextManager[None]:
         """Record the warnings of coterie that are raised inside, and raise all of them again."""
-        if self.lockstep:
-            yield
-            return
-        with self._recording():
-            yield
+        return nullcontext() if self.lockstep else self._recording()
 
     def check_clusters(self, cluster: Tensor, count: int) -> None:
         """Warn if one of `count` clusters holds almost all clients, by their clusters [m]."""
@@ -71,8 +66,7 @@ class HealthMonitor:
 
     @contextmanager
     def _recording(self) -> Iterator[None]:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
+        with warnings.catch_warnings(record=True, action="always") as caught:
             yield
         for warning in caught:
             if issubclass(warning.category, CoterieWarning):

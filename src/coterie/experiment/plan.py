@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import asdict
-from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +11,7 @@ from coterie.core.errors import CheckpointError, DataError, SettingError, did_yo
 from coterie.core.task import Task
 from coterie.data.federation import Federation
 from coterie.experiment.grid import Grid, grid_points
-from coterie.experiment.run import Run
+from coterie.experiment.run import Run, run_config
 from coterie.experiment.settings import (
     NetworkChoice,
     RunSettings,
@@ -25,7 +24,6 @@ from coterie.experiment.settings import (
 )
 from coterie.registry import FEDERATIONS, find
 from coterie.tasks.defaults import default_task, prepare_task
-from coterie.version import __version__
 
 TABLES = (".csv", ".tsv", ".gz", ".parquet", ".feather", ".arrow")
 DEFAULT_ALGORITHM, DEFAULT_FEDERATION = "ifca", "rotated-digits"
@@ -96,14 +94,8 @@ class Plan(NamedTuple):
 
     def config(self) -> dict[str, Any]:
         """What config.json keeps: enough to make the same plan again."""
-        return {
-            "coterie": __version__,
-            "algorithm": self.algorithm_name,
-            "federation": self.federation_name,
-            "settings": self.values(),
-            "command": self.command,
-            "started": datetime.now().isoformat(timespec="seconds"),
-        }
+        names = self.algorithm_name, self.federation_name
+        return run_config(*names, self.values(), self.command)
 
     def values(self) -> dict[str, Any]:
         """Every setting with its value."""

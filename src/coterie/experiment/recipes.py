@@ -10,7 +10,6 @@ recipe, are in `recipes/papers.toml`.
 
 from __future__ import annotations
 
-import json
 import shlex
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -22,7 +21,7 @@ from typing import Any
 import coterie
 from coterie.core.errors import SettingError, did_you_mean
 from coterie.experiment.sweeps import Job
-from coterie.files import to_json, write_text
+from coterie.files import read_json, to_json, write_text
 from coterie.report.text_tables import markdown_table
 
 Number = tuple[float, float]  # mean and standard deviation over seeds
@@ -66,36 +65,29 @@ class Entry:
 class Recipe:
     """A table or figure of a paper."""
 
-    name: str  # as in fpfc/table1
+    path: Path
+    seeds: dict[str, int]  # runs of each entry, quick and full
+    entries: list[Entry]
     item: str  # what the paper calls it
     title: str
     paper: str
-    seeds: dict[str, int]  # runs of each entry, quick and full
-    notes: str
     minutes: dict[str, float]  # how long it takes on two cores, quick and full
-    entries: list[Entry]
-    order: list[list[str]]  # entries by rising merit, as the paper has them
-    merit: str  # the metric of that order
-    show: list[str]  # metrics to show also where the paper prints none
-    path: Path
+    notes: str = ""
+    order: Sequence[list[str]] = ()  # entries by rising merit, as the paper has them
+    merit: str = "accuracy"  # the metric of that order
+    show: Sequence[str] = ()  # metrics to show also where the paper prints none
 
     @classmethod
     def read(cls, path: Path) -> Recipe:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
-        return cls(
-            f"{path.parent.name}/{path.stem}",
-            raw["item"],
-            raw["title"],
-            raw["paper"],
-            {"quick": raw.get("quick_seeds", 1), "full": raw["seeds"]},
-            raw.get("notes", ""),
-            raw["minutes"],
-            [entry for each in raw["entry"] for entry in Entry.expand(each)],
-            raw.get("order", []),
-            raw.get("merit", "accuracy"),
-            raw.get("show", []),
-            path,
-        )
+        seeds = {"quick": raw.pop("quick_seeds", 1), "full": raw.pop("seeds")}
+        entries = [entry for each in raw.pop("entry") for entry in Entry.expand(each)]
+        return cls(path, seeds, entries, **raw)
+
+    @property
+    def name(self) -> str:
+        """As in fpfc/table1."""
+        return f"{self.path.parent.name}/{self.path.stem}"
 
     def covers(self, item: str) -> bool:
         """Whether this is the recipe of a table or figure, or of a part of it: `Table 1, MNIST`."""
@@ -126,8 +118,7 @@ class Recipe:
     @property
     def measured(self) -> dict[str, Any]:
         """What was measured before, by mode."""
-        path = self.path.with_suffix(".json")
-        found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+        found: dict[str, Any] = read_json(self.path.with_suffix(".json"), {})
         return found
 
     def save_numbers(self, mode: str, seeds: int, numbers: dict[str, dict[str, Number]]) -> Path:
@@ -154,9 +145,10 @@ class Recipe:
         for entry in self.select_entries(mode, only).values():
             runs = [next(pending)["metrics"] for _ in range(seeds)]
             found[entry.name] = {
-                name: mean_and_deviation([run[name] for run in runs])
+                name: (mean(values), stdev(values) if seeds > 1 else 0.0)
                 for name in runs[0]
                 if all(name in run for run in runs)
+                for values in [[run[name] for run in runs]]
             }
         return found
 
@@ -176,7 +168,7 @@ class Recipe:
                         entry.name,
                         metric,
                         "" if published is None else f"{published:g}",
-                        "not run" if found is None else number_text(found),
+                        "not run" if found is None else "{:.4f} ± {:.4f}".format(*found),
                         verdict(published, found, entry.tolerance.get(metric)),
                     ]
                 )
@@ -187,19 +179,6 @@ class Recipe:
                 held = "holds" if means == sorted(means) else "does NOT hold"
                 orders.append(f"{' < '.join(names)} in {self.merit}: {held}")
         return ["entry", "metric", "published", "measured", "verdict"], rows, orders
-
-
-def mean_and_deviation(values: list[float]) -> Number:
-    return mean(values), stdev(values) if len(values) > 1 else 0.0
-
-
-def number_text(number: Number) -> str:
-    """A mean with its standard deviation.
-
-    >>> number_text((0.94213, 0.0004))
-    '0.9421 ± 0.0004'
-    """
-    return f"{number[0]:.4f} ± {number[1]:.4f}"
 
 
 def verdict(published: float | None, found: Number | None, tolerance: float | None) -> str:
@@ -260,10 +239,7 @@ def recipe_list() -> str:
 
 def read_papers() -> dict[str, Any]:
     """The papers by the folder of their recipes, each with all its tables and figures."""
-    found: dict[str, Any] = tomllib.loads(
-        (recipes_folder() / "papers.toml").read_text(encoding="utf-8")
-    )
-    return found
+    return tomllib.loads((recipes_folder() / "papers.toml").read_text(encoding="utf-8"))
 
 
 def recipe_status(item: dict[str, Any], mine: list[Recipe]) -> str:

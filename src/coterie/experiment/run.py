@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -26,12 +26,10 @@ from coterie.evaluation.evaluator import Evaluator
 from coterie.evaluation.scoring import SimulatedScorer
 from coterie.experiment.checkpoint import run_fingerprint
 from coterie.experiment.folder import Record, RunFolder
-from coterie.experiment.health import HealthMonitor
 from coterie.experiment.participants import OnReply
 from coterie.experiment.settings import RunSettings
 from coterie.experiment.training import Training
 from coterie.registry import algorithm_name
-from coterie.report.map_frames import MapFrames, frame_rounds
 from coterie.report.sample_sheets import sample_sheets
 from coterie.version import __version__
 
@@ -59,8 +57,7 @@ class Run:
         start: int = 0,
         population: Population | None = None,
         evaluator: Evaluator | None = None,
-        frames: MapFrames | None = None,
-        health: HealthMonitor | None = None,
+        lockstep: bool = False,
     ) -> None:
         at_most_clients(settings, "per_round", len(federation))
         for part in (federation.train, federation.test):
@@ -70,7 +67,8 @@ class Run:
         self.federation = federation
         self.task = task
         self.settings = settings
-        self.config = config or run_config(algorithm, federation.name, settings)
+        values = {**asdict(algorithm), **asdict(settings)}  # type: ignore[call-overload]
+        self.config = config or run_config(algorithm_name(algorithm), federation.name, values)
         if population is None or evaluator is None:
             population = simulator = Simulator(
                 federation.train,
@@ -81,20 +79,10 @@ class Run:
             )
             scorer = SimulatedScorer(federation, simulator)
             evaluator = Evaluator(algorithm, federation, scorer, settings.protocol)
-        due = frame_rounds(settings.rounds, settings.evaluate)
         self.training = Training(
-            algorithm,
-            federation,
-            task,
-            settings,
-            start=start,
-            population=population,
-            evaluator=evaluator,
-            frames=frames or MapFrames(federation.cluster, due),
-            health=health or HealthMonitor(),
+            population, evaluator, task, settings, start=start, lockstep=lockstep
         )
         self.folder: RunFolder | None = None
-        self.saved = 0  # rounds that the last checkpoint holds
         self.metrics: dict[str, float] = {}
         self.chosen: dict[str, Any] = {}  # of several copies: which this is, and what they did
 
@@ -111,12 +99,12 @@ class Run:
     @property
     def state(self) -> Any:
         """The state of the algorithm; None before the start."""
-        return self.training.progress.state
+        return self.training.state
 
     @property
     def records(self) -> list[Record]:
         """What was recorded of each round."""
-        return self.training.progress.records
+        return self.training.records
 
     @property
     def rounds(self) -> int:
@@ -126,12 +114,12 @@ class Run:
     @property
     def warnings(self) -> list[str]:
         """The warnings so far."""
-        return self.training.progress.health.warnings
+        return self.training.health.warnings
 
     @property
     def bytes(self) -> ByteMeter:
         """What crossed between the server and the clients."""
-        return self.training.progress.bytes
+        return self.training.bytes
 
     @property
     def models(self) -> Tensor:
@@ -153,19 +141,17 @@ class Run:
         assert isinstance(self.population, Simulator)
         clients = RayClients(self.population, shards=shards, address=address)
         scorer = SimulatedScorer(self.federation, clients.simulator, population=clients)
-        protocol = self.settings.protocol
-        evaluator = Evaluator(self.algorithm, self.federation, scorer, protocol)
-        self.training.move_to(clients, evaluator)
+        self.training.move_to(clients, replace(self.evaluator, scorer=scorer))
         return clients
 
-    def use(self, path: Path, *, resume: bool = False) -> None:
+    def use(self, path: Path, *, resume: bool = False) -> RunFolder:
         """Leave files in a new folder, or go on from those of an interrupted run."""
-        self.folder = RunFolder.open(path, self.config, resume=resume)
-        before = self.folder.restore(self.fingerprint) if resume else None
+        self.folder = folder = RunFolder.open(path, self.config, resume=resume)
+        before = folder.restore(self.fingerprint) if resume else None
         if before is not None:
             self.training.restore(*before)
             self.training.frames.restore(path, self.rounds)
-            self.saved = self.rounds
+        return folder
 
     def complete(self, on_round: OnRound | None = None, on_reply: OnReply | None = None) -> Run:
         """Do the rounds that are left, then evaluate the outcome.
@@ -207,7 +193,6 @@ class Run:
 
     def _save_checkpoint(self, folder: RunFolder) -> None:
         folder.save(lambda: self.training.to_checkpoint(self.fingerprint))
-        self.saved = self.rounds
         self.population.on_checkpoint(self.rounds)
 
     def finish(self) -> None:
@@ -239,8 +224,8 @@ class Run:
     @property
     def result(self) -> dict[str, Any]:
         """The outcome in numbers, as `--json` prints it."""
-        progress = self.training.progress
-        seconds = progress.start_seconds + sum(record["seconds"] for record in self.records)
+        training = self.training
+        seconds = training.start_seconds + sum(record["seconds"] for record in self.records)
         return {
             "algorithm": self.config["algorithm"],
             "federation": self.config["federation"],
@@ -253,8 +238,8 @@ class Run:
             "run_dir": None if self.folder is None else str(self.folder.path),
             "protocol": self.evaluator.protocol,
             "bytes": self.bytes.table(),
-            "start_bytes_down": progress.start_bytes[0],
-            "start_bytes_up": progress.start_bytes[1],
+            "start_bytes_down": training.start_bytes[0],
+            "start_bytes_up": training.start_bytes[1],
             "warnings": self.warnings,
             **self.chosen,
         }
@@ -280,13 +265,15 @@ class Run:
             return folder.write_report(Path(path))
 
 
-def run_config(algorithm: Algorithm[Any], federation: str, settings: RunSettings) -> dict[str, Any]:
-    """The configuration of a run that was put together in Python."""
+def run_config(
+    algorithm: str, federation: str, settings: dict[str, Any], command: str = ""
+) -> dict[str, Any]:
+    """What config.json says of a run that starts now; no command if it was made in Python."""
     return {
         "coterie": __version__,
-        "algorithm": algorithm_name(algorithm),
+        "algorithm": algorithm,
         "federation": federation,
-        "settings": {**asdict(algorithm), **asdict(settings)},  # type: ignore[call-overload]
-        "command": "",
+        "settings": settings,
+        "command": command,
         "started": datetime.now().isoformat(timespec="seconds"),
     }

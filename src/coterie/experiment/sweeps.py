@@ -6,7 +6,6 @@ goes on from its checkpoint; so a sweep is resumed by starting it again.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -20,6 +19,7 @@ from typing import Any
 from coterie.core.errors import CoterieError, SettingError
 from coterie.experiment.folder import RunFolder
 from coterie.experiment.plan import complete_settings, make_plan
+from coterie.files import read_json
 
 POLL_SECONDS = 0.2
 STOP_SECONDS = 30.0  # for a run to finish its round and leave a checkpoint
@@ -39,11 +39,8 @@ class Job:
     @property
     def result(self) -> dict[str, Any] | None:
         """The outcome, if the run is finished."""
-        path = self.folder / "result.json"
-        if not path.exists():
-            return None
-        found: dict[str, Any] = json.loads(path.read_text())
-        return found
+        result: dict[str, Any] | None = read_json(self.folder / "result.json")
+        return result
 
     @property
     def rounds_done(self) -> int:
@@ -74,9 +71,8 @@ class SweepProcess:
         """Wait until it has left its checkpoint; after a while, terminate it."""
         try:
             self.process.wait(STOP_SECONDS)
-        except (
-            subprocess.TimeoutExpired
-        ):  # as where a shell starts background jobs that ignore Ctrl-C
+        except subprocess.TimeoutExpired:
+            # As where a shell starts background jobs that ignore Ctrl-C.
             self.process.terminate()
             self.process.wait()
 

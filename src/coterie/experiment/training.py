@@ -8,58 +8,65 @@ from typing import Any, get_type_hints
 import torch
 from torch import Tensor
 
+from coterie.channel.metering import ByteMeter
 from coterie.core import seeds
-from coterie.core.algorithm import Algorithm, Serving, Start
+from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.population import Population
 from coterie.core.task import Task
-from coterie.data.federation import Federation
 from coterie.evaluation.evaluator import Evaluator
 from coterie.evaluation.scoring import Evaluation
 from coterie.experiment.checkpoint import Checkpoint
 from coterie.experiment.folder import Record
 from coterie.experiment.health import HealthMonitor
 from coterie.experiment.participants import Participants
-from coterie.experiment.progress import RunProgress
 from coterie.experiment.settings import RunSettings
-from coterie.report.map_frames import MapFrames
+from coterie.report.map_frames import MapFrames, frame_rounds
 
 
 class Training:
-    """Trains on a population of clients, round by round, and evaluates on the way."""
+    """Trains on a population of clients, round by round, and evaluates on the way.
+
+    A copy of a run in `lockstep` with others leaves no frames of the map.
+    """
 
     def __init__(
         self,
-        algorithm: Algorithm[Any],
-        federation: Federation,
+        population: Population,
+        evaluator: Evaluator,
         task: Task,
         settings: RunSettings,
         *,
         start: int,
-        population: Population,
-        evaluator: Evaluator,
-        frames: MapFrames,
-        health: HealthMonitor,
+        lockstep: bool,
     ) -> None:
-        self.algorithm = algorithm
-        self.federation = federation
+        self.algorithm = evaluator.algorithm
+        self.federation = evaluator.federation
         self.task = task
         self.settings = settings
         self.start = start  # which of several independent starts it is
-        self.frames = frames
-        self.progress = RunProgress.new(len(federation), health)
+        due = set[int]() if lockstep else frame_rounds(settings.rounds, settings.evaluate)
+        self.frames = MapFrames(self.federation.cluster, due)
         self.evaluation: Evaluation | None = None  # of the last state that was evaluated
+        # All that changes from round to round, and that a checkpoint holds:
+        self.state: Any = None  # of the algorithm; None before the start
+        self.cluster = torch.full((len(self.federation),), -1)  # the last known of each client
+        self.records: list[Record] = []  # one for each round
+        self.health = HealthMonitor(lockstep=lockstep)
+        self.bytes = ByteMeter()
+        self.start_bytes = [0, 0]  # down and up, before round 1
+        self.start_seconds = 0.0
         self.move_to(population, evaluator)
 
     def move_to(self, population: Population, evaluator: Evaluator) -> None:
         """Train on these clients; called before the start."""
         self.population = population
         self.evaluator = evaluator
-        self.participants = Participants(population, self.settings, self.progress.bytes)
+        self.participants = Participants(population, self.settings, self.bytes)
 
     def begin(self) -> None:
         """Let the algorithm make its first state."""
         began = time.perf_counter()
-        progress, seed = self.progress, self.settings.seed
+        seed = self.settings.seed
         start = Start(
             sampler=self.participants,
             task=self.task,
@@ -68,54 +75,63 @@ class Training:
             seed=seeds.derive(seed, "another start", self.start) if self.start else seed,
             truth=self.federation.cluster,
         )
-        with progress.health.record_warnings():
-            progress.state = self.algorithm.init(start)
-        progress.start_bytes = [progress.bytes.total("down"), progress.bytes.total("up")]
-        progress.start_seconds = time.perf_counter() - began
+        with self.health.record_warnings():
+            self.state = self.algorithm.init(start)
+        self.start_bytes = [self.bytes.total("down"), self.bytes.total("up")]
+        self.start_seconds = time.perf_counter() - began
         self.population.notes()  # those of the start do not belong to the first round
 
     def do_round(self) -> Record:
         """Do the next round and keep its record."""
         began = time.perf_counter()
-        progress, health, t = self.progress, self.progress.health, len(self.progress.records)
-        down, up = progress.bytes.total("down"), progress.bytes.total("up")
-        warned = len(health.warnings)
+        t, warned = len(self.records), len(self.health.warnings)
+        down, up = self.bytes.total("down"), self.bytes.total("up")
         clients = self.participants.of_round(t)
-        with health.record_warnings():
-            progress.state, info = self.algorithm.round(progress.state, clients)
-            moves = progress.move_clients(info)
-            health.check_clusters(progress.cluster, info.clusters)
-            health.check_models(progress.state)
+        with self.health.record_warnings():
+            self.state, info = self.algorithm.round(self.state, clients)
+            moves = self._move_clients(info)
+            self.health.check_clusters(self.cluster, info.clusters)
+            self.health.check_models(self.state)
         metrics: dict[str, float] = {}
         by_cluster: dict[str, list[float | None]] = {}
         if t + 1 == self.settings.rounds or (t + 1) % self.settings.evaluate == 0:
-            with health.record_warnings():
+            with self.health.record_warnings():
                 metrics, by_cluster = self._evaluate(t + 1)
-                health.check_metrics(metrics)
+                self.health.check_metrics(metrics)
+        known = self.cluster[self.cluster >= 0]
         record = {
             "round": t + 1,
             "seconds": time.perf_counter() - began,
             "metrics": metrics,
             "by_cluster": by_cluster,
-            "sizes": progress.cluster_sizes(info.clusters),
+            "sizes": torch.bincount(known, minlength=info.clusters).tolist(),
             "moves": moves,
             "asked": len(clients.ids),
             "answered": len(info.ids),
-            "bytes_down": progress.bytes.total("down") - down,
-            "bytes_up": progress.bytes.total("up") - up,
-            "warnings": health.warnings[warned:],
+            "bytes_down": self.bytes.total("down") - down,
+            "bytes_up": self.bytes.total("up") - up,
+            "warnings": self.health.warnings[warned:],
             **self.population.notes(),
         }
-        progress.records.append(record)
+        self.records.append(record)
         return record
+
+    def _move_clients(self, info: Info) -> dict[int, list[int]]:
+        """Update the clusters of the clients that answered; those that changed, by new cluster."""
+        moved = info.ids[self.cluster[info.ids] != info.cluster]
+        self.cluster[info.ids] = info.cluster
+        moves: dict[int, list[int]] = {}
+        for i, j in zip(moved.tolist(), self.cluster[moved].tolist(), strict=True):
+            moves.setdefault(j, []).append(i)
+        return moves
 
     def _evaluate(self, number: int) -> tuple[dict[str, float], dict[str, list[float | None]]]:
         """The metrics after so many rounds, of all clients and by cluster."""
-        self.evaluation = evaluation = self.evaluator.evaluate(self.progress.state)
+        self.evaluation = evaluation = self.evaluator.evaluate(self.state)
         # By their training loss all clients have just been assigned anew; by any other protocol
         # they are where they were when they last took part.
         anew = not self.federation.unseen and self.evaluator.protocol == "train-loss"
-        cluster = self.cluster_by_client(evaluation.serving) if anew else self.progress.cluster
+        cluster = self.cluster_by_client(evaluation.serving) if anew else self.cluster
         if number in self.frames.due:
             everyone = evaluation.serving._replace(ids=self.population.ids)
             self.frames.add(number, *self.evaluator.map(everyone), cluster)
@@ -125,21 +141,40 @@ class Training:
     def last_evaluation(self) -> Evaluation:
         """How the last state does; a finished run that was resumed is evaluated again."""
         if self.evaluation is None:
-            self.evaluation = self.evaluator.evaluate(self.progress.state)
+            self.evaluation = self.evaluator.evaluate(self.state)
         return self.evaluation
 
     def cluster_by_client(self, serving: Serving) -> Tensor:
         """The cluster of every client [m], -1 for one that is not served."""
-        cluster = torch.full_like(self.progress.cluster, -1)
+        cluster = torch.full_like(self.cluster, -1)
         cluster[serving.ids] = serving.cluster
         return cluster
 
     def to_checkpoint(self, run: str) -> Checkpoint:
         """All that the run with the fingerprint `run` needs to go on from here, bit for bit."""
-        return self.progress.to_checkpoint(run, self.population.client_memory())
+        tensors = {f"state.{name}": value for name, value in self.state._asdict().items()}
+        tensors |= self.population.client_memory()
+        tensors["cluster"] = self.cluster
+        notes = {
+            "bytes": [[*key, count] for key, count in self.bytes.parts.items()],
+            "start_bytes": self.start_bytes,
+            "start_seconds": self.start_seconds,
+            "collapsed": self.health.collapsed,
+            "warnings": self.health.warnings,
+        }
+        return Checkpoint(len(self.records), run, tensors, notes)
 
     def restore(self, checkpoint: Checkpoint, records: list[Record]) -> None:
         """Go on from a checkpoint and the records of the rounds before it."""
-        kind = get_type_hints(type(self.algorithm).init)["return"]
-        self.progress.restore(checkpoint, records, kind)
-        self.population.restore_client_memory(checkpoint.tensors)
+        tensors, notes = checkpoint.tensors, checkpoint.notes
+        state = get_type_hints(type(self.algorithm).init)["return"]
+        self.state = state(*(tensors[f"state.{name}"] for name in state._fields))
+        self.cluster = tensors["cluster"]
+        self.records = records
+        for step, way, part, count in notes["bytes"]:
+            self.bytes.parts[step, way, part] = count
+        self.start_bytes = notes["start_bytes"]
+        self.start_seconds = notes["start_seconds"]
+        self.health.collapsed = notes["collapsed"]
+        self.health.warnings = notes["warnings"]
+        self.population.restore_client_memory(tensors)

@@ -36,12 +36,7 @@ class NetworkScorer:
         return self.network.sizes
 
     def score(
-        self,
-        serving: Serving,
-        part: str,
-        *,
-        samples_of: Tensor | None = None,
-        with_map: bool = False,
+        self, serving: Serving, part: str, samples_of: Tensor | None = None, with_map: bool = False
     ) -> Evaluation:
         """Each client's sums on a part of its data; those that do not answer are left out."""
         assert samples_of is None, "a client of a network has only its own samples"

@@ -70,9 +70,6 @@ class MemoryVersions:
 
     def _versions(self) -> list[tuple[int, str, Path]]:
         """Every version: rounds, attempt and file; the newest last."""
-        found = []
-        for path in self.folder.iterdir():
-            match = VERSION.fullmatch(path.name)
-            if match:
-                found.append((int(match[1]), match[2], path))
+        matches = [(VERSION.fullmatch(path.name), path) for path in self.folder.iterdir()]
+        found = [(int(match[1]), match[2], path) for match, path in matches if match]
         return sorted(found, key=lambda version: (version[0], version[2].stat().st_mtime_ns))

@@ -5,19 +5,17 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coterie.core.errors import CheckpointError, CoterieError
 from coterie.deploy.flwr_internals import shorten_fetch_waits
 from coterie.evaluation.evaluator import Evaluator
-from coterie.experiment.run import Run
+from coterie.experiment.run import Run, run_config
 from coterie.files import to_json, write_text
 from coterie.flower.clients import Network, join_network
 from coterie.flower.evaluation import NetworkScorer
 from coterie.flower.settings import App
-from coterie.version import __version__
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
@@ -51,14 +49,8 @@ def run_server(grid: Grid, config: Mapping[str, Any], attempt: str) -> Run:
 def network_run(app: App, network: Network) -> Run:
     """The run of an app on the clients of a network."""
     plan, federation = app.plan, network.federation
-    config = {
-        "coterie": __version__,
-        "algorithm": plan.algorithm_name,
-        "federation": plan.federation_name,
-        "settings": app.config(),
-        "command": f"flwr run . --run-config 'out=\"{app.network.out}\"'",
-        "started": datetime.now().isoformat(timespec="seconds"),
-    }
+    command = f"flwr run . --run-config 'out=\"{app.network.out}\"'"
+    config = run_config(plan.algorithm_name, plan.federation_name, app.config(), command)
     # Clients choose by their training data: nobody else may see what they are tested on.
     evaluator = Evaluator(plan.algorithm, federation, NetworkScorer(network), "train-loss")
     parts = (plan.algorithm, federation, network.task, plan.settings, config)

@@ -96,7 +96,7 @@ def _sankey(columns: Sequence[tuple[int, dict[int, int]]], order: Sequence[int])
         "arrangement": "fixed",
         "node": {
             "label": ["" if c < 0 or most > LABELLED else str(c) for _, c in nodes],
-            "color": [_hue(c) for _, c in nodes],
+            "color": [colour(c) for _, c in nodes],
             "customdata": [f"{_name(c)}, round {columns[i][0]}" for i, c in nodes],
             "hovertemplate": "%{customdata}<br>%{value:,d} clients<extra></extra>",
             "x": [_inside(i / (len(columns) - 1)) for i, _ in nodes],
@@ -109,7 +109,7 @@ def _sankey(columns: Sequence[tuple[int, dict[int, int]]], order: Sequence[int])
             "source": [index[i, a] for i, a, _ in ordered],
             "target": [index[i + 1, b] for i, _, b in ordered],
             "value": [streams[stream] for stream in ordered],
-            "color": [_hue(b) + ("50" if a == b else "A0") for _, a, b in ordered],
+            "color": [colour(b) + ("50" if a == b else "A0") for _, a, b in ordered],
             "customdata": [
                 f"{'stayed in' if a == b else f'{_name(a)} to'} {_name(b)},<br>"
                 f"rounds {columns[i][0]} to {columns[i + 1][0]}"
@@ -154,10 +154,6 @@ def _inside(share: float) -> float:
 
 def _name(cluster: int) -> str:
     return {NOBODY: "no cluster yet", REST: "other clusters"}.get(cluster, f"cluster {cluster}")
-
-
-def _hue(cluster: int) -> str:
-    return colour(cluster) if cluster >= 0 else OTHER
 
 
 def _layer(numbers: list[int], values: list[int], name: str, hue: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Which clusters a run found, how they are drawn, and what each of them holds."""
+"""The clusters a run found: how they are drawn, what each holds, and whom they serve worst."""
 
 import math
 from collections import Counter
@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from coterie.report.figures import Columns, Round
-from coterie.report.palette import OTHER, Label, colour, match_clusters, sort_labels
+from coterie.report.palette import OTHER, Label, colour, match_clusters, match_overlaps, sort_labels
 
 # More layers or legend entries than this cannot be told apart; the rest is drawn as one.
 DRAWN = 24
+WORST_SHOWN = 10  # clients that are served worst
 
 
 @dataclass(frozen=True)
@@ -108,27 +109,60 @@ def sample_table(samples: Columns) -> dict[str, Any]:
     return {"truths": truths, "rows": rows}
 
 
+def worst_served(columns: Columns | None, groups: Grouping) -> dict[str, Any] | None:
+    """Rows for the clients with the lowest accuracy, or the highest loss where it is not known.
+
+    Each has the mean of its cluster beside it. None where there are too few clients to choose from.
+    """
+    if not columns or len(columns["client"]) <= WORST_SHOWN:
+        return None
+    key = "loss" if columns.get("accuracy") is None else "accuracy"
+    values: Sequence[float | None] = columns.get(key) or []
+    known = [(float(v), row) for row, v in enumerate(values) if v is not None and math.isfinite(v)]
+    known.sort(key=lambda pair: pair[0] if key == "accuracy" else -pair[0])
+    cluster = columns["cluster"]
+    means = {
+        label: sum(inside) / len(inside)
+        for label in {cluster[row] for _, row in known[:WORST_SHOWN]}
+        for inside in [[value for value, row in known if cluster[row] == label]]
+    }
+    names = columns.get("name") or columns["client"]
+    true = columns.get("true")
+    return {
+        "key": key,
+        "true": true is not None,
+        "rows": [
+            {
+                "name": names[row],
+                "samples": columns["samples"][row],
+                "cluster": cluster[row],
+                "colour": groups.colours.get(cluster[row], OTHER),
+                "true": true[row] if true else None,
+                "true_colour": groups.true_colours.get(true[row], OTHER) if true else OTHER,
+                "value": value,
+                "mean": None if groups.own else means[cluster[row]],
+            }
+            for value, row in known[:WORST_SHOWN]
+        ],
+    }
+
+
 def match_sample_clusters(samples: Columns) -> dict[Label, int]:
     """Give every true cluster of samples the index of the found cluster it overlaps most."""
     true = samples.get("true") or []
-    pairs = [
-        (count, row, place)
-        for row, counts in enumerate(samples.get("overlaps") or [])
-        for place, count in enumerate(counts)
-    ]
-    pairs.sort(key=lambda pair: (-pair[0], pair[1], pair[2]))
-    matched: dict[int, int] = {}
-    for _, row, place in pairs:
-        if place not in matched and row not in matched.values():
-            matched[place] = row
-    left = (place for place in range(len(true)) if place not in matched)
-    matched |= {place: len(samples["cluster"]) + i for i, place in enumerate(left)}
-    return {label: matched[place] for place, label in enumerate(true)}
+    overlaps: Counter[tuple[Label, Label]] = Counter(
+        {
+            (row, label): count
+            for row, counts in enumerate(samples.get("overlaps") or [])
+            for label, count in zip(true, counts, strict=True)
+        }
+    )
+    return match_overlaps(overlaps, true)
 
 
 def _mean(values: Sequence[float | None] | None, rows: Sequence[int]) -> float | None:
     if values is None:
         return None
-    chosen = [value for value in (values[row] for row in rows) if value is not None]
-    finite = [value for value in chosen if math.isfinite(value)]
+    chosen = (values[row] for row in rows)
+    finite = [value for value in chosen if value is not None and math.isfinite(value)]
     return sum(finite) / len(finite) if finite else None

@@ -38,19 +38,17 @@ ERRORS = {
     "distance_nearest": ("distance, nearest", SECOND, "dash", True),
 }
 LABELS = {key: label for key, (label, *_) in (SCORES | ERRORS).items()}
-BOUNDED = {"autorangeoptions": {"clipmin": -1.02, "clipmax": 1.02}}
 
 
 def score_curves(rounds: Sequence[Round]) -> Figure | None:
     """Metrics for which one is best, over the rounds; None where no round has any."""
-    return _with_title(_lines(_metrics(rounds, SCORES), dict(BOUNDED)), "score")
+    return _lines(_metrics(rounds, SCORES), "score", bounded=True)
 
 
 def error_curves(rounds: Sequence[Round]) -> Figure | None:
     """Metrics for which zero is best, over the rounds; None where no round has any."""
     traces = _metrics(rounds, ERRORS)
-    title = "loss" if len(traces) == 1 else "loss and distance"
-    return _with_title(_lines(traces, _error_axis), title)
+    return _lines(traces, "loss" if len(traces) == 1 else "loss and distance")
 
 
 def cluster_curves(rounds: Sequence[Round], key: str, drawn: Sequence[int]) -> Figure | None:
@@ -62,7 +60,7 @@ def cluster_curves(rounds: Sequence[Round], key: str, drawn: Sequence[int]) -> F
         dash = ("solid", "dash")[cluster // len(PALETTE) % 2]  # colours repeat, not both
         traces.append(curve(points, f"cluster {cluster}", colour(cluster), dash))
     shown = [trace for trace in traces if trace is not None]
-    return _with_title(_lines(shown, dict(BOUNDED) if key == "accuracy" else _error_axis), key)
+    return _lines(shown, key, bounded=key == "accuracy")
 
 
 def mean_curves(groups: Mapping[str, Sequence[Sequence[Round]]], key: str) -> Figure | None:
@@ -86,24 +84,21 @@ def mean_curves(groups: Mapping[str, Sequence[Sequence[Round]]], key: str) -> Fi
             ]
             traces.append(_band(numbers, means, [s**0.5 for s in squares], place, name))
         traces.append({**mean, "legendgroup": name})
-    figure = _lines(traces, dict(BOUNDED) if key in SCORES else _error_axis)
-    return _with_title(figure, LABELS.get(key, key))
+    return _lines(traces, LABELS.get(key, key), bounded=key in SCORES)
 
 
 def confusion_matrix(table: dict[str, Any], counted: str) -> Figure:
     """Found against true clusters; the page shows this as a table, a paper as a picture."""
     rows = table["rows"]
     overlaps = [row["overlaps"] for row in rows]
-    labels = [
-        [str(label) for label in side] for side in (table["truths"], [r["label"] for r in rows])
-    ]
+    true, found = [str(label) for label in table["truths"]], [str(row["label"]) for row in rows]
     return {
         "data": [
             {
                 "type": "heatmap",
                 "z": [[n / max(1, sum(row)) for n in row] for row in overlaps],
-                "x": labels[0],
-                "y": labels[1],
+                "x": true,
+                "y": found,
                 "text": overlaps,
                 "texttemplate": "%{text}",
                 "zmin": 0,
@@ -116,7 +111,7 @@ def confusion_matrix(table: dict[str, Any], counted: str) -> Figure:
             }
         ],
         "layout": {
-            "width": 160 + 48 * len(labels[0]),
+            "width": 160 + 48 * len(true),
             "height": 120 + 36 * len(rows),
             "xaxis": {"type": "category", "title": {"text": f"true cluster ({counted})"}},
             "yaxis": {"type": "category", "autorange": "reversed", "title": {"text": "found"}},
@@ -186,34 +181,26 @@ def _metrics(
     return traces
 
 
-def _lines(traces: list[Trace], axis: Any) -> Figure | None:
-    """A chart of curves; `axis` is the vertical one, or makes it from all values."""
+def _lines(traces: list[Trace], title: str, *, bounded: bool = False) -> Figure | None:
+    """A chart of curves; None if there is none. `bounded` values are between -1 and 1."""
     if not traces:
         return None
     values = [value for trace in traces for value in trace["y"]]
     numbers = sorted({number for trace in traces for number in trace["x"]})
+    axis: dict[str, Any] = {"rangemode": "tozero"}
+    if bounded:
+        axis = {"autorangeoptions": {"clipmin": -1.02, "clipmax": 1.02}}
+    elif min(values) > 0 and max(values) > 50 * min(values):
+        # A fall over orders of magnitude would be a corner and a flat line on a linear scale.
+        axis = {"type": "log", "dtick": 1}
     return {
         "data": traces,
         "layout": {
             "hovermode": "x unified",
             "xaxis": round_axis(numbers),
-            "yaxis": axis(values) if callable(axis) else axis,
+            "yaxis": {**axis, "title": {"text": title}},
         },
     }
-
-
-def _with_title(figure: Figure | None, title: str) -> Figure | None:
-    """The same chart with a word at its vertical axis."""
-    if figure is not None:
-        figure["layout"]["yaxis"]["title"] = {"text": title}
-    return figure
-
-
-def _error_axis(values: Sequence[float]) -> dict[str, Any]:
-    # A fall over orders of magnitude would be a corner and a flat line on a linear scale.
-    if min(values) > 0 and max(values) > 50 * min(values):
-        return {"type": "log", "dtick": 1}
-    return {"rangemode": "tozero"}
 
 
 def _band(

@@ -3,6 +3,7 @@
 import json
 import socket
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -21,19 +22,13 @@ def page_server(
     `/` is the page, `/page` the same for the script that renews it, and `/stamp` is a text that
     changes with the files. Port 0 takes any that is free.
     """
-    made: dict[str, bytes] = {}  # the last page, by its stamp
 
-    def now() -> str:
+    def stamp() -> str:
         return json.dumps([files_stamp(folder) for folder in folders])
 
-    def current() -> bytes:
-        known = now()
-        page = made.get(known)
-        if page is None:
-            page = make().encode()
-            made.clear()
-            made[known] = page
-        return page
+    @lru_cache(maxsize=1)
+    def page(stamp: str) -> bytes:
+        return make().encode()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -42,9 +37,9 @@ def page_server(
             if host not in (HOME, "localhost"):
                 self.send_error(HTTPStatus.FORBIDDEN)
             elif self.path in ("/", "/page"):
-                self.answer("text/html; charset=utf-8", current)
+                self.answer("text/html; charset=utf-8", lambda: page(stamp()))
             elif self.path == "/stamp":
-                self.answer("text/plain", lambda: now().encode())
+                self.answer("text/plain", lambda: stamp().encode())
             else:
                 self.send_error(HTTPStatus.NOT_FOUND)
 

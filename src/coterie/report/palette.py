@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import count
 
 Label = int | str | None
 
@@ -60,14 +61,18 @@ def match_clusters(found: Sequence[Label], true: Sequence[Label]) -> dict[Label,
     >>> match_clusters([1, 1, 0, 0], ["a", "a", "b", "b"])
     {'a': 1, 'b': 0}
     """
-    overlaps = Counter(zip(found, true, strict=True))
+    return match_overlaps(Counter(zip(found, true, strict=True)), sort_labels(true))
+
+
+def match_overlaps(
+    overlaps: Counter[tuple[Label, Label]], true: Sequence[Label]
+) -> dict[Label, int]:
+    """The index of the found cluster that goes with every true one, by (found, true) overlaps."""
     matched: dict[Label, int] = {}
     for (cluster, label), _ in overlaps.most_common():
         if isinstance(cluster, int) and cluster not in matched.values():
             matched.setdefault(label, cluster)
-    unused = max((cluster for cluster in found if isinstance(cluster, int)), default=-1) + 1
-    for label in sort_labels(true):
-        if label not in matched:
-            matched[label] = unused
-            unused += 1
-    return {label: matched[label] for label in sort_labels(true)}
+    unused = count(
+        max((cluster for cluster, _ in overlaps if isinstance(cluster, int)), default=-1) + 1
+    )
+    return {label: matched[label] if label in matched else next(unused) for label in true}

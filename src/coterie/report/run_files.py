@@ -11,6 +11,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+from coterie.files import read_json
 from coterie.report.figures import Round
 
 FILES = ("config.json", "rounds.jsonl", "result.json", "clients.json", "map.npz", "pictures.json")
@@ -58,12 +59,12 @@ def read_run(folder: Path) -> RunFiles:
         raise FileNotFoundError(f"the folder of a run must hold config.json, {folder} does not")
     return RunFiles(
         folder,
-        config=_content(folder / "config.json", {}),
+        config=read_json(folder / "config.json", {}),
         rounds=_rounds(folder / "rounds.jsonl"),
-        result=_content(folder / "result.json", {}),
-        clients=_content(folder / "clients.json", {}),
+        result=read_json(folder / "result.json", {}),
+        clients=read_json(folder / "clients.json", {}),
         frames=_arrays(folder / "map.npz"),
-        pictures=_content(folder / "pictures.json", []),
+        pictures=read_json(folder / "pictures.json", []),
     )
 
 
@@ -71,10 +72,6 @@ def files_stamp(folder: Path) -> list[tuple[int, int]]:
     """What changes whenever a file of the run does: times and sizes."""
     known = [path.stat() for path in map(folder.joinpath, FILES) if path.exists()]
     return [(status.st_mtime_ns, status.st_size) for status in known]
-
-
-def _content(path: Path, missing: Any) -> Any:
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else missing
 
 
 def _rounds(path: Path) -> list[Round]:

@@ -4,12 +4,17 @@ from pathlib import Path
 from typing import Any
 
 from coterie.report import cluster_changes, figures, headline
-from coterie.report.clusters import Grouping, cluster_table, group_clusters, sample_table
+from coterie.report.clusters import (
+    Grouping,
+    cluster_table,
+    group_clusters,
+    sample_table,
+    worst_served,
+)
 from coterie.report.figures import Columns, Figure
 from coterie.report.map_data import map_data, symbol_characters
 from coterie.report.run_files import RunFiles, read_run
 from coterie.report.template import fill_template
-from coterie.report.worst_clients import worst_served
 
 
 def render_run(folder: Path, live: bool = False) -> str:

@@ -1,7 +1,6 @@
 """Pages from templates: HTML, scripts, styles and data in one file."""
 
 import json
-import math
 from importlib import resources
 from typing import Any
 
@@ -9,6 +8,7 @@ from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
+from coterie.files import without_infinities
 from coterie.report import number_format as numbers
 
 SCRIPTS = ("charts.js", "map.js", "clients.js", "page.js")
@@ -46,19 +46,8 @@ def fill_template(
 
 def json_for_script(value: Any) -> Markup:
     """JSON that may stand in a script element: nothing in it can end the element."""
-    text = json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    finite = without_infinities(value, digits=6)  # more than any cell or chart shows
+    text = json.dumps(finite, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return Markup(text)
-
-
-def _finite(value: Any) -> Any:
-    """The same value with null for what JSON cannot express: NaN and the infinities."""
-    if isinstance(value, float):
-        # Six digits are more than any cell or chart shows.
-        return float(f"{value:.6g}") if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return value

@@ -13,10 +13,10 @@ from coterie.engine.kernels import sample_space
 from coterie.engine.kernels.blocks import blocks_by_weights
 from coterie.engine.kernels.displaced import BaseModels
 from coterie.engine.kernels.linear_layers import LinearLayers
+from coterie.engine.kernels.objective import MiniBatches, ObjectiveTerms, zero_if_finished
 from coterie.engine.kernels.race import choose_best
 from coterie.engine.kernels.sample_space import FirstLayerTerms, GramCache, SampleSpaceDescent
 from coterie.engine.kernels.shared_models import shared_losses
-from coterie.engine.kernels.weight_descent import descend_weights
 from coterie.tensors.lazy import Lazy, SelectedRows, select_rows, slice_rows
 
 
@@ -82,3 +82,39 @@ class BatchedKernel:
         """
         for here, some in blocks_by_weights(rows, models.shape[1], models):
             yield here, self.network.split(slice_rows(models, here)), some
+
+
+def descend_weights(
+    network: LinearLayers, start: list[Tensor], rows: Rows, descent: Descent
+) -> list[Tensor]:
+    """Where gradient descent on a block of clients' own weights, tensor by tensor, ends."""
+    layout = network.task.layout
+    equal = len(set(descent.steps)) == 1
+    batches = MiniBatches.of(descent, layout.dtype, rows.y.device)
+    x, y, weight = rows.x, rows.y, rows.weights(layout.dtype)
+    weights = [piece.clone() for piece in start]
+    terms = ObjectiveTerms(layout, descent)
+    for step in range(max(descent.steps)):
+        if batches is not None:
+            weight = batches.weight[:, step]
+            x, y, _ = rows.take(batches.place[:, step])
+        if terms.is_empty and equal:
+            plain_step(network, weights, x, y, weight, descent.lr)
+            continue
+        gradients = network.gradients(weights, x, y, weight)
+        for name, piece, gradient in zip(layout.names, weights, gradients, strict=True):
+            gradient = terms.add_to_gradient(name, gradient, piece)
+            if not equal:
+                gradient = zero_if_finished(gradient, descent.steps, step)
+            piece.sub_(gradient, alpha=descent.lr)
+    return weights
+
+
+def plain_step(
+    network: LinearLayers, weights: list[Tensor], x: Tensor, y: Tensor, weight: Tensor, lr: float
+) -> None:
+    """A gradient step on the losses alone, in place; the first layer's gradient is not formed."""
+    slopes, others = network.output_gradients(weights, x, y, weight)
+    weights[0].baddbmm_(slopes, x.flatten(2), alpha=-lr)
+    for piece, gradient in zip(weights[1:], others, strict=True):
+        piece.sub_(gradient, alpha=lr)

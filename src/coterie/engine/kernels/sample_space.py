@@ -28,8 +28,7 @@ from coterie.engine.kernels.blocks import block_size
 from coterie.engine.kernels.displaced import BaseModels, DisplacedModels
 from coterie.engine.kernels.linear_layers import LinearLayers, ScratchBuffers
 from coterie.engine.kernels.matmul import selected_outputs
-from coterie.engine.kernels.minibatches import MiniBatches, zero_if_finished
-from coterie.engine.kernels.objective import ObjectiveTerms
+from coterie.engine.kernels.objective import MiniBatches, ObjectiveTerms, zero_if_finished
 from coterie.tensors.devices import cache_bytes
 from coterie.tensors.lazy import Lazy
 

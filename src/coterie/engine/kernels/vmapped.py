@@ -20,8 +20,7 @@ from coterie.core.cohort import Descent, Rows, Seeds, nan_to_inf
 from coterie.core.errors import DataError
 from coterie.core.layout import keeps_statistics
 from coterie.core.task import Task
-from coterie.engine.kernels.minibatches import MiniBatches, zero_if_finished
-from coterie.engine.kernels.objective import ObjectiveTerms
+from coterie.engine.kernels.objective import MiniBatches, ObjectiveTerms, zero_if_finished
 from coterie.engine.kernels.reference import PerClientKernel, differentiate, training
 from coterie.tensors.devices import ACCELERATOR_BYTES, CPU
 from coterie.tensors.lazy import as_selected_rows, dense, select_rows, slice_rows
