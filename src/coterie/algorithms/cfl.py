@@ -67,15 +67,11 @@ class Upload(NamedTuple):
 class CFL(LocalTraining):
     """A cluster that is at rest while its clients still pull apart is split in two."""
 
-    eps1: float = setting(
-        0.5, "a cluster is at rest when the norm of its mean update is below this", above(0)
-    )
-    eps2: float = setting(
-        0.3, "its clients pull apart when the largest norm of an update is above this", at_least(0)
-    )
+    eps1: float = setting(0.5, "a cluster rests if its mean update is shorter than this", above(0))
+    eps2: float = setting(0.3, "its clients disagree if an update is longer than this", at_least(0))
     thresholds: str = setting(
         "fractions",
-        "eps1, eps2 are fractions of the first norms, or absolute",
+        "what eps1 and eps2 are; fractions: of the first norms",
         one_of("fractions", "absolute"),
     )
     gamma: float = setting(
@@ -84,16 +80,10 @@ class CFL(LocalTraining):
     contrast: float = setting(
         4.0, "split only if groups differ so much more than their members; 0: always", at_least(0)
     )
-    wait: int = setting(
-        10, "rounds before the first split, whose norms the fractions refer to", at_least(1)
-    )
-    members: int = setting(
-        3, "clients of a cluster that must answer in a round for it to be split", at_least(2)
-    )
+    wait: int = setting(10, "rounds before the first split; eps1, eps2 refer to them", at_least(1))
+    members: int = setting(3, "clients of a cluster that must answer for a split", at_least(2))
     linkage: str = setting(
-        "complete",
-        "how groups are made: complete (the code) or single (the paper)",
-        one_of(*LINKAGES),
+        "complete", "how groups are made; the paper's is single", one_of(*LINKAGES)
     )
     weighting: str = weighting_setting()
 

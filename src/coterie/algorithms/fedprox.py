@@ -36,9 +36,7 @@ from coterie.core.validate import at_least
 class FedProx(FedAvg):
     """One model for all, as FedAvg, with local training pulled back towards it."""
 
-    mu: float = setting(
-        0.1, "strength of the pull of local training towards the model that was sent", at_least(0)
-    )
+    mu: float = setting(0.1, "strength of local training's pull to the model sent", at_least(0))
 
     @on_client
     def train(self, cohort: Cohort, model: Tensor) -> Upload:

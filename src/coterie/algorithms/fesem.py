@@ -73,29 +73,19 @@ class FeSEM(LocalTraining):
     """The server clusters the clients' models; members of a cluster train on from their mean."""
 
     k: int = setting(2, "clusters K; 0: chosen on a sample of clients", at_least(0))
-    pull: float = setting(
-        0.0, "strength lambda of the pull towards the centre in local training", at_least(0)
-    )
+    pull: float = setting(0.0, "strength lambda of the local pull to the centre", at_least(0))
     part: str = setting("all", "parameters that the distance is over: all, head, body or a layer")
     weighting: str = weighting_setting()
     recluster: int = setting(1, "rounds from one E step to the next", at_least(1))
-    warm_rounds: int = setting(
-        0, "rounds of FedAvg for the common model, before clients are clustered", at_least(0)
-    )
+    warm_rounds: int = setting(0, "rounds of FedAvg before clients are clustered", at_least(0))
     warm_lr: float = setting(0.0, "step size of these rounds; 0: lr", at_least(0))
     tries: int = setting(20, "clusterings at the start, of which the tightest is kept", at_least(1))
-    sample: int = setting(
-        100, "clients from whose models the first centres and k are found", at_least(1)
-    )
+    sample: int = setting(100, "clients by whom the first centres and k are found", at_least(1))
     k_most: int = setting(8, "largest k that is tried when it is to be chosen", at_least(1))
     k_rounds: int = setting(3, "rounds for which each k is tried", at_least(1))
-    kept: float = setting(
-        1.0, "share of a client's samples that it uses; the others are held out", fraction
-    )
+    kept: float = setting(1.0, "share of a client's samples it uses; others are held out", fraction)
     serves: str = setting(
-        "centre",
-        "what a client uses: centre, or own (W_i, trained from the centre)",
-        one_of("centre", "own"),
+        "centre", "what a client uses; own: W_i, trained from the centre", one_of("centre", "own")
     )
 
     def init(self, start: Start) -> State:

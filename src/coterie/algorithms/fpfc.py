@@ -76,23 +76,17 @@ class FPFC(LocalTraining):
 
     lam: float = setting(0.0, "strength of the fusion lambda; 0: chosen on a path", at_least(0))
     rho: float = setting(1.0, "strength of the pull towards zeta", above(0))
-    nu: float = setting(
-        0.1, "devices whose models differ by at most this are in one cluster", above(0)
-    )
-    penalty: str = setting("scad", "penalty on differences: scad, or l1", one_of("scad", "l1"))
-    a: float = setting(
-        3.7, "where SCAD ends: models that differ by a lambda do not attract each other"
-    )
+    nu: float = setting(0.1, "devices whose models differ by no more are in one cluster", above(0))
+    penalty: str = setting("scad", "penalty on differences", one_of("scad", "l1"))
+    a: float = setting(3.7, "where SCAD ends: models a lambda apart do not attract each other")
     xi: float = setting(0.001, "below this difference SCAD is quadratic", above(0))
     part: str = setting("all", "the part of the model that is fused: all, head, or a layer's name")
     pairs: str = setting(
         "either",
-        "pairs that a round updates: either of their devices took part, or both",
+        "which devices of a pair must take part for it to be updated",
         one_of("either", "both"),
     )
-    apart: int = setting(
-        0, "rounds before anything is fused, for a lambda that is given", at_least(0)
-    )
+    apart: int = setting(0, "rounds before anything is fused, for a given lambda", at_least(0))
     lambdas: int = setting(8, "values of lambda on the path", at_least(1))
     lam_least: float = setting(
         0.1, "the last of them, as a share of the first, which joins everybody", between(0, 1)
@@ -101,9 +95,7 @@ class FPFC(LocalTraining):
     stages: int = setting(
         40, "times path_rounds that models of the best clusters train on, at most", at_least(0)
     )
-    hold: float = setting(
-        0.2, "share of a device's samples that the path holds out to judge by", between(0, 1)
-    )
+    hold: float = setting(0.2, "share of a device's samples that the path holds out", between(0, 1))
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -25,6 +25,6 @@ from coterie.core.settings import setting
 class FPFCL1(FPFC):
     """FPFC with the convex l1 penalty, which biases the models."""
 
-    penalty: str = setting("l1", "penalty on differences: scad, or l1")
+    penalty: str = setting("l1", "penalty on differences")
     lam: float = setting(0.2, "strength of the fusion lambda; 0: chosen on a path")
     nu: float = setting(4.0, "devices whose models differ by at most this are in one cluster")

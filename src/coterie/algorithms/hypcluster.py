@@ -56,15 +56,9 @@ class HypCluster(LocalTraining):
     """Clients choose the hypothesis with the lowest loss and train it; every sample counts."""
 
     k: int = setting(2, "clusters", at_least(1))
-    start: str = setting(
-        "farthest",
-        "start policy: random, restarts, reject, warm or farthest",
-        one_of(*starts.POLICIES),
-    )
+    start: str = setting("farthest", "start policy", one_of(*starts.POLICIES))
     tries: int = setting(10, "draws of k models that restarts and reject may make", at_least(1))
-    start_rounds: int = setting(
-        10, "rounds of training in restarts, warm and farthest", at_least(1)
-    )
+    start_rounds: int = setting(10, "training rounds in restarts, warm and farthest", at_least(1))
 
     def init(self, start: Start) -> State:
         at_most_clients(self, "k", start.clients)

@@ -65,33 +65,19 @@ class IFCA(LocalTraining):
 
     k: int = setting(2, "clusters", at_least(1))
     average: str = setting(
-        "models",
-        "what the server averages: models (option II) or gradients (option I)",
-        one_of("models", "gradients"),
+        "models", "what the server averages: option II, option I", one_of("models", "gradients")
     )
     weighting: str = weighting_setting()
-    share: str = setting(
-        "none",
-        "trunk common to all clusters: none, joint (trained by all) or frozen",
-        one_of("none", "joint", "frozen"),
-    )
+    share: str = setting("none", "trunk common to all clusters", one_of("none", "joint", "frozen"))
     head: str = setting("head", "the part that each cluster has of its own when a trunk is shared")
     trunk_rounds: int = setting(100, "rounds of FedAvg that train a frozen trunk", at_least(0))
     stable: int = setting(
         0, "rounds of rest after which clients get only their own model; 0: never", at_least(0)
     )
-    recheck: int = setting(
-        10, "rounds after which identities are estimated again all the same", at_least(1)
-    )
-    start: str = setting(
-        "farthest",
-        "start policy: random, restarts, reject, warm or farthest",
-        one_of(*starts.POLICIES),
-    )
+    recheck: int = setting(10, "rounds after which identities are chosen again", at_least(1))
+    start: str = setting("farthest", "start policy", one_of(*starts.POLICIES))
     tries: int = setting(10, "draws of k models that restarts and reject may make", at_least(1))
-    start_rounds: int = setting(
-        10, "rounds of training in restarts, warm and farthest", at_least(1)
-    )
+    start_rounds: int = setting(10, "training rounds in restarts, warm and farthest", at_least(1))
 
     def init(self, start: Start) -> State:
         at_most_clients(self, "k", start.clients)

@@ -73,7 +73,7 @@ class KFed(Settings):
     k_local: int = setting(0, "clusters k' that a client looks for; 0: as many as k", at_least(0))
     server: str = setting(
         "farthest",
-        "how centres are clustered: farthest, device (the paper) or k-means",
+        "how centres are clustered; the paper's is device",
         one_of("farthest", "device", "k-means"),
     )
     tries: int = setting(10, "starts of k-means, of which the best is kept", at_least(1))

@@ -61,22 +61,12 @@ class OneShot(LocalTraining):
     """Clients train alone, their models are clustered once, then each cluster has its FedAvg."""
 
     k: int = setting(2, "clusters K", at_least(1))
-    fits: int = setting(
-        10, "local trainings, each as long as that of a round, before the clustering", at_least(1)
-    )
+    fits: int = setting(10, "local trainings before the clustering, as in rounds", at_least(1))
     part: str = setting("all", "parameters that are clustered: all, head, body or a layer")
-    trim: float = setting(
-        0.0, "share that a trimmed mean leaves out at each end; 0: plain k-means", at_least(0)
-    )
-    tries: int = setting(
-        20, "starts of k-means, of which the tightest clustering is kept", at_least(1)
-    )
-    sample: int = setting(
-        500, "clients that k-means sees; others join the nearest centre", at_least(1)
-    )
-    kept: float = setting(
-        1.0, "share of a client's samples that it uses; the others are held out", fraction
-    )
+    trim: float = setting(0.0, "share that means leave out at each end; 0: k-means", at_least(0))
+    tries: int = setting(20, "starts of k-means, of which the tightest is kept", at_least(1))
+    sample: int = setting(500, "clients k-means sees; others join the nearest centre", at_least(1))
+    kept: float = setting(1.0, "share of a client's samples it uses; others are held out", fraction)
     weighting: str = weighting_setting()
 
     def __post_init__(self) -> None:

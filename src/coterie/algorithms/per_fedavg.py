@@ -53,12 +53,8 @@ class PerFedAvg(GradientSettings):
     """Clients train one model for what it becomes after a step on their own data."""
 
     steps: int = setting(10, "local meta-steps tau, with the step size beta", at_least(1))
-    adapt_lr: float = setting(
-        0.1, "step size alpha of the adaptation, in training and when served", above(0)
-    )
-    adapt_steps: int = setting(
-        1, "steps of adaptation that a client makes when it is served", at_least(0)
-    )
+    adapt_lr: float = setting(0.1, "step size alpha of the adaptation, also when served", above(0))
+    adapt_steps: int = setting(1, "steps of adaptation by a client that is served", at_least(0))
     weighting: str = weighting_setting()
 
     def init(self, start: Start) -> State:

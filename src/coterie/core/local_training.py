@@ -14,9 +14,7 @@ from coterie.core.validate import above, at_least, one_of
 
 def weighting_setting() -> Any:
     """The setting by which a method weights clients in its means; several methods have it."""
-    return setting(
-        "equal", "weight of a client in a mean: equal, or its size", one_of("equal", "size")
-    )
+    return setting("equal", "weight of a client in a mean", one_of("equal", "size"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,9 +36,7 @@ class LocalTraining(GradientSettings):
     """Settings of LocalUpdate; an algorithm that trains on clients takes them in as its own."""
 
     steps: int = setting(10, "local gradient steps tau", at_least(1))
-    epochs: int = setting(
-        0, "local passes over the data, in place of steps; 0: count steps", at_least(0)
-    )
+    epochs: int = setting(0, "local passes over the data in place of steps; 0: steps", at_least(0))
 
     def settings_by_name(self) -> dict[str, Any]:
         """These settings by their names, for a method that another one is made of."""

@@ -24,26 +24,18 @@ class RunSettings(Settings):
 
     rounds: int = setting(100, "rounds T", at_least(1))
     seed: int = setting(0, "all randomness, of data and training, comes from it", at_least(0))
-    starts: int = setting(
-        1, "independent starts side by side; the best by training loss is kept", at_least(1)
-    )
+    starts: int = setting(1, "independent starts; the best by training loss is kept", at_least(1))
     fraction: float = setting(1.0, "share of the clients that take part in a round", fraction)
     per_round: int = setting(
         0, "clients that take part in a round, in place of a fraction; 0: by fraction", at_least(0)
     )
     lost: float = setting(0.0, "probability that a client's reply is lost")
     protocol: str = setting(
-        "auto",
-        "data by which a client chooses a model: train-loss, test-loss or auto",
-        one_of("auto", "train-loss", "test-loss"),
+        "auto", "data by which a client chooses a model", one_of("auto", "train-loss", "test-loss")
     )
     evaluate: int = setting(1, "rounds between two evaluations", at_least(1))
-    checkpoint: int = setting(
-        0, "rounds between two checkpoints; 0: as often as takes 5 % of the time", at_least(0)
-    )
-    chunk: int = setting(
-        0, "clients that are simulated at a time; 0: by the size of the model", at_least(0)
-    )
+    checkpoint: int = setting(0, "rounds between checkpoints; 0: in 5 % of the time", at_least(0))
+    chunk: int = setting(0, "clients simulated at a time; 0: by the model's size", at_least(0))
     device: str = setting("cpu", "where client steps run: cpu, cuda, or cuda:N for one of several")
 
     def __post_init__(self) -> None:
@@ -59,9 +51,7 @@ class RunSettings(Settings):
 class NetworkChoice(Settings):
     """Which network is trained; its own settings are settings of the run as well."""
 
-    network: str = setting(
-        "", "network that is trained, by its name; empty: that which the federation suggests"
-    )
+    network: str = setting("", "network that is trained; empty: what the federation suggests")
 
 
 class Setting(NamedTuple):

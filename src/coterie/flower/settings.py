@@ -29,18 +29,12 @@ from coterie.version import __version__
 class NetworkSettings(Settings):
     """Settings of a run over a network, whatever the algorithm."""
 
-    out: str = setting(
-        "run", "folder of the run on the server; it must be new, or that of a run to resume"
-    )
+    out: str = setting("run", "folder of the run on the server: new, or that of a run to resume")
     nodes: int = setting(1, "nodes that must be there before the run begins", at_least(1))
     resume: bool = setting(False, "whether to go on from the checkpoint in `out`")
     timeout: float = setting(600.0, "seconds that the replies to a message may take", above(0))
-    quorum: float = setting(
-        0.5, "share of the clients asked that must reply for a round to go on", fraction
-    )
-    patience: float = setting(
-        3600.0, "seconds to wait for nodes, and for a quorum, before giving up", above(0)
-    )
+    quorum: float = setting(0.5, "share of the asked clients that must reply in a round", fraction)
+    patience: float = setting(3600.0, "seconds to wait for nodes and for a quorum", above(0))
     outlier: float = setting(
         50.0, "a reply this many times larger than the usual one is refused; 0: none", at_least(0)
     )

@@ -20,7 +20,7 @@ class Linear(Settings):
     bias: bool = setting(True, "whether the model has an intercept")
     weights: str = setting(
         "uniform",
-        "how weights are drawn: uniform, as PyTorch does it, or bernoulli: zeros, ones",
+        "how weights are drawn; uniform: as PyTorch does it, bernoulli: zeros and ones",
         one_of("uniform", "bernoulli"),
     )
 

@@ -23,9 +23,7 @@ from coterie.data.federation import Federation, select_federation, split_parts
 class MnistWriters(Settings):
     """MNIST's training digits by the 539 people who wrote them; the true cluster is their group."""
 
-    train_share: float = setting(
-        0.8, "share of a client's samples that it trains on", between(0, 1)
-    )
+    train_share: float = setting(0.8, "share of a client's samples to train on", between(0, 1))
 
     class_count: ClassVar[int] = 10
     pixel_scale: ClassVar[float] = 255
@@ -54,9 +52,7 @@ class MnistWriters(Settings):
 class Femnist(Settings):
     """Handwritten digits and letters by writer, 62 classes, from LEAF; no true clusters known."""
 
-    train_share: float = setting(
-        0.8, "share of a writer's images to train on; 0: the split of the files"
-    )
+    train_share: float = setting(0.8, "share of a writer's images to train on; 0: the files' own")
     fewest: int = setting(2, "writers with fewer images are left out", at_least(2))
 
     class_count: ClassVar[int] = 62
@@ -101,9 +97,7 @@ class Femnist(Settings):
 class Celeba(Settings):
     """Celebrity photographs by person: does the person smile? From LEAF; no true clusters known."""
 
-    train_share: float = setting(
-        0.8, "share of a person's images that are trained on", between(0, 1)
-    )
+    train_share: float = setting(0.8, "share of a person's images to train on", between(0, 1))
     fewest: int = setting(5, "people with fewer images are left out, as LEAF does", at_least(2))
     people: int = setting(0, "people that take part, in order of their number; 0: all", at_least(0))
 

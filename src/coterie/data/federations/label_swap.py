@@ -28,13 +28,9 @@ class LabelSwapMnist(Settings):
     groups: int = setting(
         4, "true clusters, 1 to 4: labels 0-8, 1-7, 2-6, 3-5 are swapped", in_range(1, 4)
     )
-    alpha: float = setting(
-        1.0, "Dirichlet concentration of the classes; 0: the same classes everywhere", at_least(0)
-    )
+    alpha: float = setting(1.0, "Dirichlet concentration of classes; 0: all alike", at_least(0))
     samples: int = setting(0, "samples of all clients together; 0: all 60,000", at_least(0))
-    train_share: float = setting(
-        0.8, "share of a client's samples that it trains on", between(0, 1)
-    )
+    train_share: float = setting(0.8, "share of a client's samples to train on", between(0, 1))
 
     class_count: ClassVar[int] = 10
     pixel_scale: ClassVar[float] = 255

@@ -31,7 +31,7 @@ class LinearMixture(Settings):
     noise: float = setting(0.1, "sigma: standard deviation of the noise", at_least(0))
     scale: str = setting(
         "norm",
-        "true parameters: of norm R, or raw: R times a draw of zeros and ones",
+        "true parameters; norm: of norm R, raw: R times a draw of zeros and ones",
         one_of("norm", "raw"),
     )
 

@@ -22,16 +22,10 @@ class Digits(Settings):
     """scikit-learn's 1,797 digits, split evenly, by Dirichlet shares, or in shards."""
 
     clients: int = setting(20, "clients m", at_least(1))
-    split: str = setting(
-        "dirichlet",
-        "how samples are split: iid, dirichlet or shards",
-        one_of("iid", "dirichlet", "shards"),
-    )
+    split: str = setting("dirichlet", "how samples are split", one_of("iid", "dirichlet", "shards"))
     alpha: float = setting(0.5, "Dirichlet concentration; small: clients differ much", above(0))
     shards: int = setting(2, "shards that each client gets", at_least(1))
-    train_share: float = setting(
-        0.8, "share of a client's samples that it trains on", between(0, 1)
-    )
+    train_share: float = setting(0.8, "share of a client's samples to train on", between(0, 1))
 
     name: ClassVar[str] = "digits"
     class_count: ClassVar[int] = 10

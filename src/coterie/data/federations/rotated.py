@@ -29,15 +29,9 @@ class RotatedDigits(Settings):
     """scikit-learn's 1,797 digits of 8 x 8 pixels, rotated by multiples of 90 degrees."""
 
     clients: int = setting(80, "clients m in all", at_least(1))
-    samples: int = setting(
-        0, "samples of each client, training and test; 0: as many as there are", at_least(0)
-    )
-    rotations: int = setting(
-        4, "true clusters, 1 to 4: rotated by 0, 90, 180, 270 degrees", in_range(1, 4)
-    )
-    train_share: float = setting(
-        0.8, "share of a client's samples that it trains on", between(0, 1)
-    )
+    samples: int = setting(0, "training and test samples of each client; 0: all", at_least(0))
+    rotations: int = setting(4, "true clusters: by 0, 90, 180, 270 degrees", in_range(1, 4))
+    train_share: float = setting(0.8, "share of a client's samples to train on", between(0, 1))
 
     class_count: ClassVar[int] = 10
     pixel_scale: ClassVar[float] = 1.0
@@ -63,12 +57,8 @@ class RotatedMnist(Settings):
     """MNIST rotated by multiples of 90 degrees, tested on other machines, as in the paper."""
 
     clients: int = setting(1200, "clients m in all; the paper has 4800, 2400 and 1200", at_least(1))
-    samples: int = setting(
-        0, "training samples n of each client; 0: as many as there are", at_least(0)
-    )
-    rotations: int = setting(
-        4, "true clusters, 1 to 4: rotated by 0, 90, 180, 270 degrees", in_range(1, 4)
-    )
+    samples: int = setting(0, "training samples n of each client; 0: all there are", at_least(0))
+    rotations: int = setting(4, "true clusters: by 0, 90, 180, 270 degrees", in_range(1, 4))
 
     class_count: ClassVar[int] = 10
     pixel_scale: ClassVar[float] = 255
@@ -97,9 +87,7 @@ class RotatedCifar(RotatedMnist):
     """CIFAR-10 upright and upside down, with two clusters as in the IFCA paper."""
 
     clients: int = setting(200, "clients m in all", at_least(1))
-    rotations: int = setting(
-        2, "true clusters, 1, 2 or 4: rotated by 0 and 180 degrees, or by quarters", in_range(1, 4)
-    )
+    rotations: int = setting(2, "true clusters, 1, 2 (by 180 degrees) or 4", in_range(1, 4))
 
     suggests: ClassVar[dict[str, Any]] = dict(
         k=2,

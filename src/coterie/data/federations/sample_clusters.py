@@ -37,9 +37,7 @@ class SyntheticClusters(Settings):
     clients: int = setting(4, "clients", at_least(1))
     samples: int = setting(1000, "samples of each client", at_least(1))
     groups: int = setting(4, "true clusters of samples", at_least(1))
-    heterogeneity: float = setting(
-        0.0, "p: share of a client's samples that come from its home cluster", zero_to_one
-    )
+    heterogeneity: float = setting(0.0, "p: share of samples from the home cluster", zero_to_one)
 
     pixel_scale: ClassVar[float] = 1.0
     suggests: ClassVar[dict[str, Any]] = {"k": 4, "network": "linear"}
@@ -98,9 +96,7 @@ class MnistDigits(Settings):
 
     clients: int = setting(10, "clients", at_least(1))
     samples: int = setting(1000, "samples of each client", at_least(1))
-    heterogeneity: float = setting(
-        0.0, "p: share of a client's samples that come from its home cluster", zero_to_one
-    )
+    heterogeneity: float = setting(0.0, "p: share of samples from the home cluster", zero_to_one)
 
     class_count: ClassVar[int] = 10
     pixel_scale: ClassVar[float] = 255
@@ -120,9 +116,7 @@ class MnistDigitRotations(MnistDigits):
     """A digit rotated by 0, 90, 180 or 270 degrees; the angle is the true cluster of a sample."""
 
     clients: int = setting(4, "clients", at_least(1))
-    digit: int = setting(
-        2, "the digit, in the paper 2, 3, 4 or 5; -1: all ten mixed", in_range(-1, 9)
-    )
+    digit: int = setting(2, "the digit, in the paper 2 to 5; -1: all ten mixed", in_range(-1, 9))
 
     class_count: ClassVar[int] = 4
     suggests: ClassVar[dict[str, Any]] = {"k": 4, "network": "linear"}

@@ -30,12 +30,8 @@ class FpfcSynthetic(Settings):
 
     clients: int = setting(100, "clients m, as many in each cluster", at_least(1))
     groups: int = setting(4, "true clusters", at_least(1))
-    most: int = setting(
-        3000, "samples of a client at most, training and test; 0: no limit", at_least(0)
-    )
-    train_share: float = setting(
-        0.8, "share of a client's samples that it trains on", between(0, 1)
-    )
+    most: int = setting(3000, "samples of a client at most, with test; 0: no limit", at_least(0))
+    train_share: float = setting(0.8, "share of a client's samples to train on", between(0, 1))
 
     class_count: ClassVar[int] = CLASSES
     pixel_scale: ClassVar[float] = 1.0
@@ -77,12 +73,8 @@ class LeafSynthetic(Settings):
     clients: int = setting(30, "clients m", at_least(1))
     spread_models: float = setting(1.0, "alpha: how much clients' classifiers differ", at_least(0))
     spread_features: float = setting(1.0, "beta: how much clients' features differ", at_least(0))
-    most: int = setting(
-        3000, "samples of a client at most, training and test; 0: no limit", at_least(0)
-    )
-    train_share: float = setting(
-        0.8, "share of a client's samples that it trains on", between(0, 1)
-    )
+    most: int = setting(3000, "samples of a client at most, with test; 0: no limit", at_least(0))
+    train_share: float = setting(0.8, "share of a client's samples to train on", between(0, 1))
 
     class_count: ClassVar[int] = CLASSES
     pixel_scale: ClassVar[float] = 1.0

@@ -59,26 +59,14 @@ class Table(Settings):
     path: str = setting(
         "", "a .csv, .parquet, .feather or .arrow file, or a folder with a file per client"
     )
-    client: str = setting(
-        "client", "column that says whose row it is; in a folder the file's name does"
-    )
+    client: str = setting("client", "column that says whose row it is; in a folder the file does")
     label: str = setting("label", "column to predict")
     features: str = setting("", "columns to predict from, with commas between; empty: all others")
-    target: str = setting(
-        "auto",
-        "what the label is: classification, regression, or auto: by its type",
-        one_of(*TARGETS),
-    )
+    target: str = setting("auto", "what the label is; auto: by its type", one_of(*TARGETS))
     train_share: float = setting(0.8, "share of a client's rows that it trains on", between(0, 1))
-    min_samples: int = setting(
-        2, "rows that a client must have; smaller ones are left out", at_least(2)
-    )
-    categories: int = setting(
-        20, "features that text becomes at most; rarer values share one more", at_least(1)
-    )
-    standardise: bool = setting(
-        True, "whether numbers are brought to mean 0 and standard deviation 1"
-    )
+    min_samples: int = setting(2, "rows that a client must have, else it is left out", at_least(2))
+    categories: int = setting(20, "features from text at most; rarer values share one", at_least(1))
+    standardise: bool = setting(True, "whether numbers are scaled to mean 0 and deviation 1")
 
     class_count: ClassVar[int] = 0  # as many as the labels show
     pixel_scale: ClassVar[float] = 1.0
