@@ -3,7 +3,7 @@ import torch
 
 import coterie
 from coterie import FedAvg, FedProx
-from coterie.algorithms.fedavg import State
+from coterie.algorithms.fedprox import State
 from tests.algorithms.lines import simulator
 
 

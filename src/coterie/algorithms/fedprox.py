@@ -14,29 +14,52 @@ Differences from the paper
 - The paper samples clients in proportion to their size and takes the plain mean. Here all are as
   likely; the mean is plain, or with `weighting=size` in proportion to size.
 - mu is fixed; the paper also adapts it from round to round as a heuristic.
-
-The server's side is that of FedAvg: hence the subclass.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from coterie.algorithms.fedavg import FedAvg, Upload
-from coterie.core.clients import on_client
+from coterie.core.algorithm import Info, Serving, Start
+from coterie.core.clients import Clients, on_client
 from coterie.core.cohort import Cohort
+from coterie.core.local_training import LocalTraining, weighting_setting
 from coterie.core.settings import setting
 from coterie.core.validate import at_least
+from coterie.vectors.folds import ByCluster
+
+
+class State(NamedTuple):
+    model: Tensor  # [d] w^t
+
+
+class Upload(NamedTuple):
+    cluster: Tensor  # [m] always 0: there is one cluster
+    model: Tensor  # [m, d] w_k
+    size: Tensor  # [m] samples n_k
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedProx(FedAvg):
+class FedProx(LocalTraining):
     """One model for all, as FedAvg, with local training pulled back towards it."""
 
     mu: float = setting(0.1, "strength of local training's pull to the model sent", at_least(0))
+    weighting: str = weighting_setting()
+
+    def init(self, start: Start) -> State:
+        return State(start.models(1)[0])
+
+    def round(self, state: State, clients: Clients) -> tuple[State, Info]:
+        fold = ByCluster(1, by_size=self.weighting == "size")
+        ids, up = clients.run(self.train, fold=fold, model=state.model)
+        return State(up.pooled_mean("model", empty=state.model)), Info(ids, up.cluster, 1)
+
+    def serve(self, state: State, clients: Clients) -> Serving:
+        return Serving(state.model[None], clients.ids, torch.zeros_like(clients.ids))
 
     @on_client
     def train(self, cohort: Cohort, model: Tensor) -> Upload:
