@@ -89,7 +89,11 @@ def simulated(words):
 
 def deployed(tmp_path, words, change=None, grid=None, attempt="1", **settings):
     """A run over three nodes, node i with `change[i]` on its replies to steps."""
-    app = make_app(*words, out=str(tmp_path / "run"), **{"nodes": 3, "timeout": 0.2, **settings})
+    app = make_app(
+        *words,
+        out=str(tmp_path / "run"),
+        **{"nodes": 3, "timeout": 0.2 if change else 10.0, **settings},
+    )
     grid = grid or FakeGrid(app, thirds(tmp_path))
     grid.config = app.config()
     grid.change = {node: only_steps(each) for node, each in (change or {}).items()}
