@@ -134,9 +134,7 @@ def deploy_local(options: argparse.Namespace) -> int:
 def round_line(record: dict[str, Any], rounds: int) -> str:
     """One line about a round."""
     metrics = record.get("metrics") or {}
-    shown = [
-        f"{name} {metrics[name]:.4f}" for name in ("accuracy", "loss", "ari") if name in metrics
-    ]
+    shown = [f"{n} {metrics[n]:.4f}" for n in ("accuracy", "loss", "ari") if n in metrics]
     problems = [f"{record[name]} {name}" for name in ("refused", "silent") if record.get(name)]
     times = f"{record['seconds']:.1f} s, of which {record.get('compute', 0):.1f} s computing"
     return "  ".join([f"round {record['round']}/{rounds}", times, *shown, *problems])

@@ -126,9 +126,8 @@ class ControlClient:
         from flwr.supercore.fab import Fab
 
         fab = Fab(hashlib.sha256(bundle).hexdigest(), bundle, {})
-        request = StartRunRequest(
-            fab=fab_to_proto(fab), override_config=user_config_to_proto(dict(settings))
-        )
+        config = user_config_to_proto(dict(settings))
+        request = StartRunRequest(fab=fab_to_proto(fab), override_config=config)
         with self.explain_errors("start the run"):
             answer = self.client.StartRun(request)
         if not answer.HasField("run_id"):
@@ -155,16 +154,13 @@ class ControlClient:
         """Raise one sentence in place of the errors of the connection."""
         import httpx
 
+        link = f"the SuperLink {self.superlink}"
         try:
             yield
         except httpx.HTTPStatusError as error:
-            raise CoterieError(
-                f"the SuperLink {self.superlink} refused to {action}: {error.response.text}"
-            ) from error
+            raise CoterieError(f"{link} refused to {action}: {error.response.text}") from error
         except httpx.HTTPError as error:
-            raise CoterieError(
-                f"cannot {action}: the SuperLink {self.superlink} does not answer ({error})"
-            ) from error
+            raise CoterieError(f"cannot {action}: {link} does not answer ({error})") from error
 
 
 def build_bundle(app: Path) -> bytes:
@@ -204,9 +200,8 @@ def answer_messages(handle: Handle, supernode: str, secret: bytes, ready: Path) 
     from flwr.supercore.interceptors import SuperExecAuthHttpInterceptor
     from flwr.supercore.runtime import RuntimeHttpClient
 
-    signature = SuperExecAuthHttpInterceptor(
-        master_secret=secret, protected_methods=frozenset({ACQUIRE_TASK})
-    )
+    protected = frozenset({ACQUIRE_TASK})
+    signature = SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=protected)
     shorten_fetch_waits()
     client = open_connection(RuntimeHttpClient, supernode, None, "SuperExec", signature)
     with contextlib.closing(client):
@@ -216,9 +211,8 @@ def answer_messages(handle: Handle, supernode: str, secret: bytes, ready: Path) 
             try:
                 answer_message(handle, supernode, token)
             except Exception as error:
-                raise CoterieError(
-                    f"a message could not be answered: {type(error).__name__}: {error}"
-                ) from error
+                reason = f"{type(error).__name__}: {error}"
+                raise CoterieError(f"a message could not be answered: {reason}") from error
 
 
 def wait_for_task(client: Any, supernode: str) -> str:
@@ -249,11 +243,7 @@ def answer_message(handle: Handle, supernode: str, token: str) -> None:
     from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
     from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor
     from flwr.supercore.runtime import RuntimeHttpClient
-    from flwr.supernode.runtime.run_clientapp import (
-        pull_task_input,
-        push_message,
-        push_task_output,
-    )
+    from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
     access = RuntimeTokenHttpInterceptor(token)
     client = open_connection(RuntimeHttpClient, supernode, None, "flwr-clientapp", access)

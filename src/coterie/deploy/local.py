@@ -16,12 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.errors import CoterieError, SettingError
-from coterie.deploy.flwr_internals import (
-    ControlClient,
-    RunStatus,
-    build_bundle,
-    deactivate_node,
-)
+from coterie.deploy.flwr_internals import ControlClient, RunStatus, build_bundle, deactivate_node
 from coterie.deploy.keys import Authority, NodeKey, make_authority, make_node_key
 from coterie.deploy.processes import HOST, Child, Processes, free_ports
 from coterie.deploy.services import (
@@ -119,11 +114,10 @@ def start_nodes(
 
 def join_nodes(control: ControlClient, nodes: Sequence[LocalNode], authority: Authority) -> None:
     """Let the SuperLink accept the nodes' keys, and start the SuperNodes of ready workers."""
+    sign_off = partial(deactivate_node, control.superlink, authority.certificate)
     for node in nodes:
-        number, key = control.register_node(node.key.public), node.key.private
-        node.sign_off = partial(
-            deactivate_node, control.superlink, authority.certificate, key, number
-        )
+        number = control.register_node(node.key.public)
+        node.sign_off = partial(sign_off, node.key.private, number)
     for node in nodes:
         node.commands.wait_for_worker(node.worker)
         node.start_supernode()
@@ -154,9 +148,8 @@ class LocalNode:
         """Start the worker; `watch` starts the SuperNode when the worker is ready."""
         self.commands.ready.unlink(missing_ok=True)
         self.supernode: Child | None = None
-        self.worker = self.processes.start(
-            f"{self.name}-worker", self.commands.worker, self.environment
-        )
+        name = f"{self.name}-worker"
+        self.worker = self.processes.start(name, self.commands.worker, self.environment)
 
     def start_supernode(self) -> None:
         """Start the SuperNode of a worker that is ready."""

@@ -92,9 +92,8 @@ class Child:
 
     def error(self, what: str = "") -> CoterieError:
         """The error that says what the process did (by default, how it ended), and its log."""
-        return CoterieError(
-            f"{self.name} {what or self.ending}; its last lines:\n{self.last_lines}"
-        )
+        text = f"{self.name} {what or self.ending}; its last lines:\n{self.last_lines}"
+        return CoterieError(text)
 
     def ends_within(self, seconds: float) -> bool:
         """Whether it has ended, or does so within `seconds`."""

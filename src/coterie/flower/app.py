@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coterie.core.errors import CoterieError, SettingError
+from coterie.data.tables.schema import Schema
 from coterie.deploy.flwr_internals import need_flower
 from coterie.experiment.plan import make_plan
 from coterie.flower.settings import NETWORK_NAMES, App, read_network_settings
@@ -144,13 +146,9 @@ def app_from_arguments(arguments: list[str]) -> App:
 
     If it is about a table, the schema is learnt from that table.
     """
-    from coterie.data.tables.schema import Schema
-
-    of_network = [
-        each for each in arguments if each.partition("=")[0] in NETWORK_NAMES and "=" in each
-    ]
-    rest = [each for each in arguments if each not in of_network]
-    if not any(each.startswith("evaluate=") for each in rest):
+    of_network = [a for a in arguments if a.partition("=")[0] in NETWORK_NAMES and "=" in a]
+    rest = [a for a in arguments if a not in of_network]
+    if not any(a.startswith("evaluate=") for a in rest):
         rest.append(f"evaluate={EVALUATE_EVERY}")
     plan = make_plan(rest)
     network = read_network_settings(of_network)
@@ -163,8 +161,6 @@ def app_from_arguments(arguments: list[str]) -> App:
 
 def read_app(folder: Path) -> App:
     """The app in a folder."""
-    import tomllib
-
     path = folder / "pyproject.toml"
     try:
         raw: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))

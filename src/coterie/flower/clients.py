@@ -78,14 +78,13 @@ class Network:
         }
         complete = all(name in by_name for name in self.names)
         cluster = torch.tensor([by_name[name] for name in self.names]) if complete else None
-        classes = self.app.schema.classes if self.app.schema else ()
         return Federation(
             self.samples,
             None,
             cluster,
             name=self.app.plan.federation_name,
             clients=tuple(self.names),
-            classes=classes,
+            classes=self.app.schema.classes if self.app.schema else (),
             sample_clusters=learns_centres(self.app.plan.algorithm)
             and not self.samples.y.is_floating_point(),
         )
@@ -116,12 +115,8 @@ class Network:
         spec = {name: (tuple(v.shape[1:]), v.dtype) for name, v in example._asdict().items()}
         models = call.message.get("models")
         clusters = len(models) if isinstance(models, Tensor) else len(self.names)
-        header = {
-            "round": call.round,
-            "address": list(call.address),
-            "trains": call.trains,
-            "part": "train",
-        }
+        address = list(call.address)
+        header = {"round": call.round, "address": address, "trains": call.trains, "part": "train"}
 
         def packet(ids: Tensor) -> Packet:
             return self.make_packet("step", ids, header, call.step, call.message)
@@ -153,12 +148,8 @@ class Network:
         """How well a serving does on a part of the clients' data, and what places them on a map."""
         classes = len(self.app.schema.classes) if self.app.schema else MAX_CLASSES
         step = serving.adapt or serving.label
-        header = {
-            "part": part,
-            "map": draws_map,
-            "use": "" if step is None else ("adapt" if serving.adapt else "label"),
-            "classes": classes,
-        }
+        use = "" if step is None else ("adapt" if serving.adapt else "label")
+        header = {"part": part, "map": draws_map, "use": use, "classes": classes}
 
         def packet(ids: Tensor) -> Packet:
             cluster = serving.cluster[torch.searchsorted(serving.ids, ids)]
@@ -206,11 +197,8 @@ class Network:
                 arguments = {**step.keywords, **arguments}
                 step = step.func
             algorithm = step.__self__  # type: ignore[attr-defined]
-            named = {
-                "step": step.__name__,
-                "of": algorithm_name(algorithm),
-                "settings": asdict(algorithm),
-            }
+            of = algorithm_name(algorithm)
+            named = {"step": step.__name__, "of": of, "settings": asdict(algorithm)}
         plain, tensors = encode_arguments(arguments, ids)
         common = {
             "do": action,
@@ -271,10 +259,7 @@ def join_network(
 
 
 def placeholder_federation(app: App, node: NodeInfo) -> Federation:
-    """One client with two made-up samples, of the shape and type that the nodes' samples have.
-
-    The server carries out client steps on it to know what shapes they return.
-    """
+    """One client with two made-up samples, of the shape and type that the nodes' samples have."""
     if app.schema is not None:
         return app.schema.stub(node.shape, node.types[0])
     generator = torch.Generator().manual_seed(0)

@@ -50,11 +50,9 @@ class NetworkScorer:
         counts = answer.counts.flatten(1)
         pairs = counts.nonzero()
         repeats, classes = counts[pairs[:, 0], pairs[:, 1]], answer.counts.shape[2]
-        found, true = (
-            torch.repeat_interleave(side, repeats)
-            for side in (pairs[:, 1] // classes, pairs[:, 1] % classes)
-        )
-        return Evaluation(serving, quality, SampleClusters(found, true, counts.sum(1)))
+        kinds = pairs[:, 1].repeat_interleave(repeats)
+        clusters = SampleClusters(kinds // classes, kinds % classes, counts.sum(1))
+        return Evaluation(serving, quality, clusters)
 
     def own_models(self, serving: Serving) -> Tensor:
         return serving.models

@@ -34,11 +34,8 @@ class MemoryVersions:
         self.folder = folder / run
         self.folder.mkdir(parents=True, exist_ok=True)
         remove_unfinished(self.folder)
-        others = sorted(
-            (path for path in folder.iterdir() if path.is_dir() and path != self.folder),
-            key=lambda path: path.stat().st_mtime,
-            reverse=True,
-        )
+        others = [path for path in folder.iterdir() if path.is_dir() and path != self.folder]
+        others.sort(key=lambda path: path.stat().st_mtime, reverse=True)
         for old in others[RUNS_KEPT - 1 :]:
             shutil.rmtree(old, ignore_errors=True)
 

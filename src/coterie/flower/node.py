@@ -135,18 +135,17 @@ class Node:
 
     def enrol(self, packet: Packet) -> Packet:
         """Which clients the node holds, and what their samples look like."""
+        samples = self.train
         header = {
             "coterie": __version__,
             "app": self.app.fingerprint,
             "clients": self.names,
             "cluster": None if self.cluster is None else self.cluster.tolist(),
-            "shape": list(self.train.x.shape[1:]),
-            "types": [
-                str(part.dtype).removeprefix("torch.") for part in (self.train.x, self.train.y)
-            ],
+            "shape": list(samples.x.shape[1:]),
+            "types": [str(v.dtype).removeprefix("torch.") for v in (samples.x, samples.y)],
             "tested": self.test is not None,
         }
-        return Packet(header, {"sizes": self.train.sizes})
+        return Packet(header, {"sizes": samples.sizes})
 
     def run_step(self, packet: Packet) -> Packet:
         """Run a client step on some clients."""
@@ -216,11 +215,8 @@ class Node:
         """Set which clients a message means: their ids, and by their names the rows."""
         ids, names = packet.tensor("ids"), packet.get("names", list)
         rows = {name: row for row, name in enumerate(self.names)}
-        if (
-            ids.dtype != torch.long
-            or ids.shape != (len(names),)
-            or not bool((ids.diff() > 0).all())
-        ):
+        numbered = ids.dtype == torch.long and ids.shape == (len(names),)
+        if not numbered or bool((ids.diff() <= 0).any()):
             raise BadPacket("a message must number the clients that it names, in order")
         if any(name not in rows for name in names):
             raise BadPacket("a message names clients that are not here")

@@ -41,11 +41,8 @@ def read_enrolment(app: App, reply: Packet) -> NodeInfo:
     if any(kind not in TYPES for kind in types):
         raise BadPacket("it must say of which type its samples are")
     cluster = reply.header.get("cluster")
-    if cluster is not None and (
-        not isinstance(cluster, list)
-        or len(cluster) != len(names)
-        or not all(isinstance(c, int) for c in cluster)
-    ):
+    complete = isinstance(cluster, list) and len(cluster) == len(names)
+    if cluster is not None and not (complete and all(isinstance(c, int) for c in cluster)):
         raise BadPacket("it must say of all its clients in which true cluster they are, or of none")
     kinds = TYPES[types[0]], TYPES[types[1]]
     return NodeInfo(names, sizes, cluster, tuple(shape), kinds, bool(reply.header.get("tested")))

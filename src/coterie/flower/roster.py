@@ -1,9 +1,8 @@
 """The roster: which nodes are online, which clients each of them holds, and messages to them.
 
-Nodes come and go. A client is recognised by its name, which its node tells when it enrols; the
-number of a client is fixed when the run begins. A node that dies, or hangs, or replies with an
-error or with anything that cannot be read or accepted, costs the round its clients and nothing
-else.
+Nodes come and go. A client is recognised by its name, which its node tells when it enrols; its
+number is fixed when the run begins. A node that dies, or hangs, or replies with an error or with
+anything that cannot be read or accepted, costs the round its clients and nothing else.
 """
 
 from __future__ import annotations
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.05  # between two looks for replies
 ONLINE_SECONDS = 2.0  # between two looks for nodes that are online
 MAX_FAILURES = 3  # times in a row that all nodes may reply with an error
-
-
 # What the record of a round says of the network: clients whose reply was not accepted or did not
 # come, and where the seconds went.
 NO_COUNTS = {"refused": 0, "silent": 0, "network": 0.0, "startup": 0.0, "compute": 0.0}
@@ -108,12 +105,10 @@ class Roster:
             other = self.node_of.get(name)
             if other is not None and other != node:
                 raise DataError(f"client {name} is already at node {other}")
-        if self.names:
-            strangers = sorted(set(info.names) - set(self.names))
-            if strangers:
-                emit_warning(
-                    f"clients that came after the run began are left out: {', '.join(strangers)}"
-                )
+        strangers = sorted(set(info.names) - set(self.names))
+        if self.names and strangers:
+            who = ", ".join(strangers)
+            emit_warning(f"clients that came after the run began are left out: {who}")
         self.nodes[node] = info
         self.node_of |= dict.fromkeys(info.names, node)
 

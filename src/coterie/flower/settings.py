@@ -45,9 +45,8 @@ NETWORK_NAMES = frozenset(setting_names(NetworkSettings))
 
 def read_network_settings(arguments: list[str]) -> NetworkSettings:
     """The settings of the network among arguments, each as in nodes=3."""
-    found: NetworkSettings = make_settings(
-        NetworkSettings, parse_settings(arguments, [NetworkSettings])
-    )
+    values = parse_settings(arguments, [NetworkSettings])
+    found: NetworkSettings = make_settings(NetworkSettings, values)
     return found
 
 
@@ -70,15 +69,13 @@ class App:
         schema = rest.pop("schema", "")
         network = [f"{name}={value}" for name, value in rest.items() if name in NETWORK_NAMES]
         settings = {name: value for name, value in rest.items() if name not in NETWORK_NAMES}
-        plan = plan_again(
-            {"coterie": __version__, **names, "settings": settings, "command": ""}, []
-        )
+        run = {"coterie": __version__, **names, "settings": settings, "command": ""}
+        plan = plan_again(run, [])
         if plan.grid or plan.settings.starts > 1:
             raise SettingError("a run over a network has one start and one value of each setting")
-        if plan.settings.device != "cpu":
-            raise SettingError(
-                f"`device` must be cpu for a run over a network, got {plan.settings.device}"
-            )
+        device = plan.settings.device
+        if device != "cpu":
+            raise SettingError(f"`device` must be cpu for a run over a network, got {device}")
         schema = Schema.of(json.loads(str(schema))) if schema else None
         return cls(plan, read_network_settings(network), schema)
 
@@ -100,14 +97,11 @@ class App:
 
     def data(self, path: str) -> tuple[Federation, Task]:
         """The data of a node, its own file or folder, or those of the federation by name."""
-        plan = self.plan
-        if plan.federation_name != "table":
+        plan, name = self.plan, self.plan.federation_name
+        if name != "table":
             if path:
-                raise SettingError(
-                    f"this app runs on {plan.federation_name}, so a node has no `data` of its own"
-                )
-            data = build_federation(plan.federation_name, plan.federation, plan.settings.seed)
-            return plan.prepare(data)
+                raise SettingError(f"this app runs on {name}, so a node has no `data` of its own")
+            return plan.prepare(build_federation(name, plan.federation, plan.settings.seed))
         if self.schema is None:
             raise SettingError("the app has no schema: make it anew with `coterie deploy init`")
         settings = replace(plan.federation, path=path or plan.federation.path)
