@@ -10,16 +10,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.data.federation import Federation, Samples
+from coterie.data.tables import quality
 from coterie.data.tables.arrays import Arrays, read_npz
 from coterie.data.tables.client_rows import ClientRows, group_rows, offsets_of
 from coterie.data.tables.columns import LARGEST, Column, client_column, read_column
 from coterie.data.tables.labels import Labels, looks_like_classes, read_labels
-from coterie.data.tables.quality import (
-    collect_evidence,
-    column_problems,
-    label_problems,
-    size_problems,
-)
 from coterie.data.tables.read import existing_path, source_name
 from coterie.data.tables.statistics import category_counts, column_moments, total_counts
 from coterie.data.tables.table import Table, is_array_folder
@@ -47,8 +42,8 @@ def describe_arrays(arrays: Arrays, settings: Table, name: str) -> str:
     labels = read_labels(arrays.label, settings.target, clients.rows)
     shape = " x ".join(map(str, arrays.x.shape[1:]))
     kind = str(arrays.x.dtype).removeprefix("torch.")
-    problems = size_problems(clients, settings.min_samples)
-    problems += label_problems(arrays.label, labels, clients)
+    problems = quality.size_problems(clients, settings.min_samples)
+    problems += quality.label_problems(arrays.label, labels, clients)
     return format_page(
         [
             headline(name, clients, f"samples of {shape} {kind}"),
@@ -66,8 +61,8 @@ def describe_table(table: Any, settings: Table, name: str) -> str:
     label = read_column(table, settings.label)
     labels = read_labels(label, settings.target, clients.rows)
     names = settings.chosen(table)
-    problems = size_problems(clients, settings.min_samples)
-    problems += label_problems(label, labels, clients)
+    problems = quality.size_problems(clients, settings.min_samples)
+    problems += quality.label_problems(label, labels, clients)
     if settings.target == "auto" and looks_like_classes(label):
         problems.append(
             f"the label `{label.name}` holds a few whole numbers of a real type and is taken for "
@@ -75,13 +70,13 @@ def describe_table(table: Any, settings: Table, name: str) -> str:
         )
     if not names:
         problems.append("there is no column to predict from, which is refused")
-    evidence = collect_evidence(owner, label)
+    evidence = quality.collect_evidence(owner, label)
     width = min(max(map(len, names), default=0), WIDEST)
     lines = []
     for feature in names:
         column = read_column(table, feature)
         lines.append(f"  {feature[:width]:{width}}  {column_summary(column, clients)}")
-        problems += column_problems(column, evidence)
+        problems += quality.column_problems(column, evidence)
     return format_page(
         [
             headline(name, clients, f"columns to predict from: {len(names):,}"),
