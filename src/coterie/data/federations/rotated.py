@@ -134,12 +134,7 @@ def rotated_federation(settings: RotatedMnist, load: Load, seed: int, *, name: s
 
 
 def split_rotated_images(
-    settings: RotatedMnist,
-    images: Tensor,
-    labels: Tensor,
-    seed: int,
-    *,
-    fewest: int,
+    settings: RotatedMnist, images: Tensor, labels: Tensor, seed: int, *, fewest: int
 ) -> tuple[Samples, Tensor]:
     """Rotated images split among clients, and the rotation of each client."""
     m, rotations = settings.clients, settings.rotations

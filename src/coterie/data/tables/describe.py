@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from coterie.data.federation import Federation, Samples
+from coterie.data.federation import Federation
 from coterie.data.tables import quality
 from coterie.data.tables.arrays import Arrays, read_npz
 from coterie.data.tables.client_rows import ClientRows, group_rows, offsets_of
@@ -44,14 +43,8 @@ def describe_arrays(arrays: Arrays, settings: Table, name: str) -> str:
     kind = str(arrays.x.dtype).removeprefix("torch.")
     problems = quality.size_problems(clients, settings.min_samples)
     problems += quality.label_problems(arrays.label, labels, clients)
-    return format_page(
-        [
-            headline(name, clients, f"samples of {shape} {kind}"),
-            *size_lines(clients),
-            *label_lines(arrays.label, labels, clients),
-        ],
-        problems,
-    )
+    lines = [headline(name, clients, f"samples of {shape} {kind}"), *size_lines(clients)]
+    return format_page(lines + label_lines(arrays.label, labels, clients), problems)
 
 
 def describe_table(table: Any, settings: Table, name: str) -> str:
@@ -72,22 +65,13 @@ def describe_table(table: Any, settings: Table, name: str) -> str:
         problems.append("there is no column to predict from, which is refused")
     evidence = quality.collect_evidence(owner, label)
     width = min(max(map(len, names), default=0), WIDEST)
-    lines = []
+    lines = [headline(name, clients, f"columns to predict from: {len(names):,}")]
+    lines += [*size_lines(clients), *label_lines(label, labels, clients), "", "features"]
     for feature in names:
         column = read_column(table, feature)
         lines.append(f"  {feature[:width]:{width}}  {column_summary(column, clients)}")
         problems += quality.column_problems(column, evidence)
-    return format_page(
-        [
-            headline(name, clients, f"columns to predict from: {len(names):,}"),
-            *size_lines(clients),
-            *label_lines(label, labels, clients),
-            "",
-            "features",
-            *lines,
-        ],
-        problems,
-    )
+    return format_page(lines, problems)
 
 
 def describe_federation_data(federation: Federation) -> str:
@@ -97,7 +81,9 @@ def describe_federation_data(federation: Federation) -> str:
     features = f"samples of {shape} {str(train.x.dtype).removeprefix('torch.')}"
     each, labels = train.sizes, train.y
     if test is not None and not federation.unseen:
-        each, labels = each + test.sizes, labels_by_client(train, test)
+        each = each + test.sizes
+        # Every client's labels, those it trains on before those it is tested on.
+        labels = torch.cat([part.client(i)[1] for i in range(len(train)) for part in (train, test)])
     lines = [f"{federation.name}: {len(each):,} clients, {len(labels):,} {features}"]
     if test is not None:
         count = f"{len(test.y):,}"
@@ -118,11 +104,6 @@ def describe_federation_data(federation: Federation) -> str:
         counts = " ".join(map(str, federation.cluster.bincount().tolist()))
         lines += ["", f"true clusters have these numbers of clients: {counts}"]
     return "\n".join(lines)
-
-
-def labels_by_client(train: Samples, test: Samples) -> Tensor:
-    """The labels of every client, those it trains on before those it is tested on."""
-    return torch.cat([part.client(i)[1] for i in range(len(train)) for part in (train, test)])
 
 
 def format_page(lines: list[str], problems: list[str]) -> str:
