@@ -20,7 +20,7 @@ from coterie.engine.kernels.vmapped import VmappedKernel
 from coterie.engine.simulator import Simulator
 from coterie.experiment.run import Run
 from coterie.experiment.settings import RunSettings
-from coterie.networks.augmentation import RandomCropFlip
+from coterie.networks.cnn import RandomCropFlip
 from coterie.tasks import Classification
 from coterie.vectors.folds import ByCluster
 from tests.engine.other_device import FAR, Far, Mixed, elsewhere

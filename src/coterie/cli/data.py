@@ -42,7 +42,21 @@ def list_sources_command(options: argparse.Namespace) -> int:
 
 
 def describe_data_command(options: argparse.Namespace) -> int:
-    print(describe_data(options.data, options.words))
+    """Describe a file, a folder or a federation by its name."""
+    from coterie.data.tables.describe import describe_federation_data, describe_source
+    from coterie.data.tables.table import Table
+    from coterie.experiment.plan import build_federation, names_a_file
+    from coterie.experiment.settings import make_settings, parse_settings
+    from coterie.registry import find
+
+    name, words = options.data, options.words
+    if names_a_file(name):
+        table = make_settings(Table, parse_settings([f"path={name}", *words], [Table]))
+        print(describe_source(table))
+    else:
+        kind = find("federation", name)
+        settings = make_settings(kind, parse_settings(words, [kind]))
+        print(describe_federation_data(build_federation(name, settings, seed=0)))
     return 0
 
 
@@ -51,20 +65,3 @@ def path_command(options: argparse.Namespace) -> int:
 
     print("\n".join(map(str, sources.folders())))
     return 0
-
-
-def describe_data(word: str, words: list[str]) -> str:
-    """What `coterie data describe` says of a file, a folder or a federation by its name."""
-    from coterie.data.tables.describe import describe_federation_data, describe_source
-    from coterie.data.tables.table import Table
-    from coterie.experiment.plan import build_federation, names_a_file
-    from coterie.experiment.settings import make_settings, parse_settings
-    from coterie.registry import find
-
-    if names_a_file(word):
-        return describe_source(
-            make_settings(Table, parse_settings([f"path={word}", *words], [Table]))
-        )
-    kind = find("federation", word)
-    settings = make_settings(kind, parse_settings(words, [kind]))
-    return describe_federation_data(build_federation(word, settings, seed=0))

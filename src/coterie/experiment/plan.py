@@ -94,8 +94,7 @@ class Plan(NamedTuple):
 
     def config(self) -> dict[str, Any]:
         """What config.json keeps: enough to make the same plan again."""
-        names = self.algorithm_name, self.federation_name
-        return run_config(*names, self.values(), self.command)
+        return run_config(self.algorithm_name, self.federation_name, self.values(), self.command)
 
     def values(self) -> dict[str, Any]:
         """Every setting with its value."""

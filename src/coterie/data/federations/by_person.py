@@ -79,11 +79,9 @@ class Femnist(Settings):
         parts = [rows for rows in rows_by_owner(data.writer) if len(rows) >= self.fewest]
         if self.train_share:
             train, test = split_parts(parts, self.train_share, seed)
+        elif data.split is None:
+            raise SettingError("these FEMNIST files have no split of their own; set train_share")
         else:
-            if data.split is None:
-                raise SettingError(
-                    "these FEMNIST files have no split of their own; set train_share"
-                )
             halves = [(rows[data.split[rows] == 0], rows[data.split[rows] == 1]) for rows in parts]
             halves = [(one, two) for one, two in halves if len(one) and len(two)]
             train, test = [one for one, _ in halves], [two for _, two in halves]

@@ -41,14 +41,7 @@ class LinearMixture(Settings):
         lr=0.05, steps=1, rounds=300, network="linear", bias=False, weights="bernoulli"
     )
     suggests_for: ClassVar[dict[str, dict[str, Any]]] = {
-        "ifca": {
-            "k": 2,
-            "average": "gradients",
-            "lr": 0.5,
-            "start": "restarts",
-            "tries": 10,
-            "start_rounds": 30,
-        }
+        "ifca": dict(k=2, average="gradients", lr=0.5, start="restarts", tries=10, start_rounds=30)
     }
 
     def __post_init__(self) -> None:

@@ -25,34 +25,6 @@ Load = Callable[[str], tuple[Tensor, Tensor]]  # part -> images [n, h, w, ...], 
 
 
 @dataclass(frozen=True, kw_only=True)
-class RotatedDigits(Settings):
-    """scikit-learn's 1,797 digits of 8 x 8 pixels, rotated by multiples of 90 degrees."""
-
-    clients: int = setting(80, "clients m in all", at_least(1))
-    samples: int = setting(0, "training and test samples of each client; 0: all", at_least(0))
-    rotations: int = setting(4, "true clusters: by 0, 90, 180, 270 degrees", in_range(1, 4))
-    train_share: float = setting(0.8, "share of a client's samples to train on", between(0, 1))
-
-    class_count: ClassVar[int] = 10
-    pixel_scale: ClassVar[float] = 1.0
-    suggests: ClassVar[dict[str, Any]] = dict(
-        k=4, lr=0.1, steps=10, rounds=60, network="mlp", hidden=100
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least_as_many(self, "clients", "rotations")
-
-    def build(self, seed: int) -> Federation:
-        whole, cluster = split_rotated_images(self, *sources.load_digits(), seed, fewest=2)
-        parts = torch.arange(len(whole.y)).split(whole.sizes.tolist())
-        train, test = split_parts(parts, self.train_share, seed)
-        return select_federation(
-            self, whole.x, whole.y, train, test, cluster=cluster, name="rotated-digits"
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
 class RotatedMnist(Settings):
     """MNIST rotated by multiples of 90 degrees, tested on other machines, as in the paper."""
 
@@ -110,6 +82,28 @@ class RotatedCifar(RotatedMnist):
         return rotated_federation(self, sources.load_cifar10, seed, name="rotated-cifar")
 
 
+@dataclass(frozen=True, kw_only=True)
+class RotatedDigits(RotatedMnist):
+    """scikit-learn's 1,797 digits of 8 x 8 pixels, rotated by multiples of 90 degrees."""
+
+    clients: int = setting(80, "clients m in all", at_least(1))
+    samples: int = setting(0, "training and test samples of each client; 0: all", at_least(0))
+    train_share: float = setting(0.8, "share of a client's samples to train on", between(0, 1))
+
+    pixel_scale: ClassVar[float] = 1.0
+    suggests: ClassVar[dict[str, Any]] = dict(
+        k=4, lr=0.1, steps=10, rounds=60, network="mlp", hidden=100
+    )
+
+    def build(self, seed: int) -> Federation:
+        whole, cluster = split_rotated_images(self, *sources.load_digits(), seed, fewest=2)
+        parts = torch.arange(len(whole.y)).split(whole.sizes.tolist())
+        train, test = split_parts(parts, self.train_share, seed)
+        return select_federation(
+            self, whole.x, whole.y, train, test, cluster=cluster, name="rotated-digits"
+        )
+
+
 def rotated_federation(settings: RotatedMnist, load: Load, seed: int, *, name: str) -> Federation:
     """Training machines, and test machines of the same size that are unseen in training."""
     train, cluster = split_rotated_images(settings, *load("train"), seed, fewest=1)
@@ -140,12 +134,7 @@ def rotated_federation(settings: RotatedMnist, load: Load, seed: int, *, name: s
 
 
 def split_rotated_images(
-    settings: RotatedDigits | RotatedMnist,
-    images: Tensor,
-    labels: Tensor,
-    seed: int,
-    *,
-    fewest: int,
+    settings: RotatedMnist, images: Tensor, labels: Tensor, seed: int, *, fewest: int
 ) -> tuple[Samples, Tensor]:
     """Rotated images split among clients, and the rotation of each client."""
     m, rotations = settings.clients, settings.rotations

@@ -43,7 +43,7 @@ class FpfcSynthetic(Settings):
 
     def build(self, seed: int) -> Federation:
         rng = np.random.default_rng(seeds.derive(seed, "fpfc-synthetic"))
-        sizes = cap_sizes(5 * heavy_tailed_sizes(rng, self.clients), self.most)
+        sizes = heavy_tailed_sizes(rng, self.clients, self.most, times=5)
         cluster = np.arange(self.clients) * self.groups // self.clients
         mean = rng.normal(size=self.groups)
         weight = rng.normal(mean[:, None, None], 1, (self.groups, CLASSES, FEATURES))
@@ -84,7 +84,7 @@ class LeafSynthetic(Settings):
 
     def build(self, seed: int) -> Federation:
         rng = np.random.default_rng(seeds.derive(seed, "leaf-synthetic"))
-        sizes = cap_sizes(heavy_tailed_sizes(rng, self.clients), self.most)
+        sizes = heavy_tailed_sizes(rng, self.clients, self.most)
         deviation = np.arange(1, FEATURES + 1) ** -0.6  # the root of j^-1.2
 
         def drawn() -> DrawnRows:
@@ -101,13 +101,11 @@ class LeafSynthetic(Settings):
         return Federation(train, test, name="leaf-synthetic", class_count=CLASSES)
 
 
-def heavy_tailed_sizes(rng: np.random.Generator, clients: int) -> np.ndarray:
-    """int(lognormal(4, 2)) + 50 for each client."""
-    return rng.lognormal(4, 2, clients).astype(int) + 50
-
-
-def cap_sizes(sizes: np.ndarray, most: int) -> np.ndarray:
-    """Sizes of at most `most`; 0: as they are."""
+def heavy_tailed_sizes(
+    rng: np.random.Generator, clients: int, most: int, times: int = 1
+) -> np.ndarray:
+    """`times` (int(lognormal(4, 2)) + 50) for each client, but at most `most`; 0: no limit."""
+    sizes = times * (rng.lognormal(4, 2, clients).astype(int) + 50)
     return np.minimum(sizes, most) if most else sizes
 
 

@@ -12,12 +12,15 @@ from pathlib import Path
 
 from coterie.core.errors import SettingError, did_you_mean
 from coterie.data.sources import celeba, cifar, femnist, mnist
-from coterie.data.sources.celeba import load_celeba
-from coterie.data.sources.cifar import load_cifar10
-from coterie.data.sources.digits import load_digits
-from coterie.data.sources.femnist import load_femnist
-from coterie.data.sources.mnist import load_fashion_mnist, load_mnist, load_mnist_writers
-from coterie.data.sources.source import Source, folders
+from coterie.data.sources.celeba import load_celeba as load_celeba
+from coterie.data.sources.cifar import load_cifar10 as load_cifar10
+from coterie.data.sources.digits import load_digits as load_digits
+from coterie.data.sources.femnist import load_femnist as load_femnist
+from coterie.data.sources.mnist import load_fashion_mnist as load_fashion_mnist
+from coterie.data.sources.mnist import load_mnist as load_mnist
+from coterie.data.sources.mnist import load_mnist_writers as load_mnist_writers
+from coterie.data.sources.source import Source
+from coterie.data.sources.source import folders as folders
 
 SOURCES: dict[str, Source] = {
     source.name: source
@@ -48,18 +51,3 @@ def list_sources() -> str:
         rows.append((source.name, source.description, absent if here is None else str(here)))
     widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
     return "\n".join(f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c}" for a, b, c in rows)
-
-
-__all__ = [
-    "SOURCES",
-    "folders",
-    "get",
-    "list_sources",
-    "load_celeba",
-    "load_cifar10",
-    "load_digits",
-    "load_fashion_mnist",
-    "load_femnist",
-    "load_mnist",
-    "load_mnist_writers",
-]

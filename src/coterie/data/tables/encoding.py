@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.data.tables.client_rows import ClientRows, Rows
 from coterie.data.tables.columns import Column
 from coterie.data.tables.statistics import category_counts, column_moments, total_counts
-
-Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -87,18 +86,17 @@ Encoder = Scaled | Indicator | OneHot
 
 
 def fit_encoder(
-    column: Column, rows: Rows, offsets: Rows, *, categories: int, standardise: bool
+    column: Column, train: ClientRows, *, categories: int, standardise: bool
 ) -> Encoder | str:
     """How to write a column, by the sums that clients make over their training rows.
 
-    `rows` are the training rows, one client after another. A column that tells nothing apart gives
-    the reason in place of an encoder.
+    A column that tells nothing apart gives the reason in place of an encoder.
     """
-    values = column.values[rows]
+    values = column.values[train.rows]
     if column.kind == "text":
-        counts = total_counts(category_counts(values, offsets, len(column.categories)))
+        counts = total_counts(category_counts(values, train.offsets, len(column.categories)))
         return fit_one_hot(column, counts, categories)
-    told = column_moments(values, offsets)
+    told = column_moments(values, train.offsets)
     indicator = told.known < len(values)
     if told.constant:
         return Indicator(column.name) if indicator and told.known else "constant"

@@ -57,12 +57,9 @@ def check_label(column: Column) -> None:
 
 def guess_target(column: Column) -> str:
     """What `target=auto` stands for."""
-    if column.kind in ("text", "bool"):
-        return "classification"
-    if column.kind != "whole":
+    if column.kind not in ("text", "bool", "whole"):
         return "regression"
-    kinds = len(np.unique(column.values))
-    if kinds > MANY:
+    if column.kind == "whole" and (kinds := len(np.unique(column.values))) > MANY:
         raise SettingError(
             f"the label column `{column.name}` holds {kinds:,} different whole numbers: "
             "say target=classification or target=regression"

@@ -160,12 +160,7 @@ def prepare_table(table: Any, settings: Table, seed: int, name: str) -> Prepared
     train, test = (make_samples(encode_rows(table, encoders, part), labels, part) for part in parts)
     features = tuple(feature for encoder in encoders for feature in encoder.names)
     federation = Federation(
-        train,
-        test,
-        name=name,
-        clients=clients.names,
-        features=features,
-        classes=labels.classes,
+        train, test, name=name, clients=clients.names, features=features, classes=labels.classes
     )
     return PreparedTable(federation, tuple(encoders))
 
@@ -179,11 +174,7 @@ def fit_encoders(table: Any, settings: Table, train: ClientRows) -> list[Encoder
         for problem in numeric_text_problems(column):
             warnings.warn(problem, CoterieWarning, stacklevel=5)
         answer = fit_encoder(
-            column,
-            train.rows,
-            train.offsets,
-            categories=settings.categories,
-            standardise=settings.standardise,
+            column, train, categories=settings.categories, standardise=settings.standardise
         )
         if isinstance(answer, str):
             left_out.setdefault(answer, []).append(name)
