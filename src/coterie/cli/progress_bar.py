@@ -50,10 +50,8 @@ class RunProgressBar:
         if round and not self.round:
             self.began = time.monotonic()  # the time left is that of rounds
         self.round = round
-        if self.finished_round:
-            return
-        news = f"{f'round {round}/{self.rounds}' if round else 'start'}  {replies} replies"
-        self._show(news)
+        if not self.finished_round:
+            self._show(f"{f'round {round}/{self.rounds}' if round else 'start'}  {replies} replies")
 
     def on_round(self, record: dict[str, Any]) -> None:
         """Show a round that is done."""

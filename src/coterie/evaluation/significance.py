@@ -67,12 +67,10 @@ class ComparisonResults:
         if algorithm == best or not pairs or not all("accuracy" in run for p in pairs for run in p):
             return ""
         one, two = ([100 * pair[i]["accuracy"] for pair in pairs] for i in (0, 1))
-        difference = mean(a - b for a, b in zip(one, two, strict=True))
-        if len(one) < 2:
-            return f"{difference:+.2f}"
-        gaps = {a - b for a, b in zip(one, two, strict=True)}
-        p = float(stats.ttest_rel(one, two).pvalue) if len(gaps) > 1 else float("nan")
-        return f"{difference:+.2f} (p = {p:.2g})" if p == p else f"{difference:+.2f}"
+        gaps = [a - b for a, b in zip(one, two, strict=True)]
+        # Without different gaps there is no test.
+        p = float(stats.ttest_rel(one, two).pvalue) if len(set(gaps)) > 1 else float("nan")
+        return f"{mean(gaps):+.2f}" + (f" (p = {p:.2g})" if p == p else "")
 
     def csv(self) -> str:
         """Every metric of every run, for a spreadsheet or another program."""

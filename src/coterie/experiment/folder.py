@@ -137,9 +137,8 @@ class RunFolder:
             return line["round"] == number and isinstance(line["seconds"], float)
 
         rounds = self.rounds_saved = checkpoint.rounds
-        return checkpoint, self.cut_lines(
-            "rounds.jsonl", rounds, "before the checkpoint", is_record
-        )
+        lines = self.cut_lines("rounds.jsonl", rounds, "before the checkpoint", is_record)
+        return checkpoint, lines
 
     def cut_lines(
         self, name: str, rounds: int, which: str, is_whole: Callable[[int, Any], bool]

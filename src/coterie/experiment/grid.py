@@ -87,11 +87,7 @@ class Grid:
         whole = {**asdict(algorithm), **asdict(settings), **texts}  # type: ignore[call-overload]
         self.config = config or run_config(algorithm_name(algorithm), federation.name, whole)
         clients = LockstepClients(
-            federation.train,
-            task,
-            seed=settings.seed,
-            chunk=settings.chunk,
-            device=settings.device,
+            federation.train, task, seed=settings.seed, chunk=settings.chunk, device=settings.device
         )
         self.copies = [
             Copy(point, start, self._run_in_step(own, federation, task, start, clients))
@@ -148,37 +144,34 @@ class Grid:
     def complete(self, on_round: OnRound | None = None, on_reply: OnReply | None = None) -> Run:
         """Do the rounds that are left; the copy with the lowest training loss."""
         with closing(self.threads):
-            return self._complete(on_round, on_reply)
-
-    def _complete(self, on_round: OnRound | None, on_reply: OnReply | None) -> Run:
-        first = self.live[0].run
-        first.training.participants.on_reply = on_reply
-        if first.state is None:
-            try:
-                self._all(lambda copy: copy.run.training.begin())
-            except CoterieError:
-                if self.folder is not None:
-                    self.folder.discard()
-                raise
-            self._save_checkpoint()
-        while self.rounds < self.settings.rounds:
-            self._all(lambda copy: copy.run.training.do_round())
-            record = self.live[0].run.records[-1]
-            for copy in self.live:
-                if not copy.run.training.health.finite:
-                    copy.diverged = copy.run.rounds
-            self._append(record)
-            if not self.live:
-                raise CoterieError(
-                    f"all {len(self.copies)} copies have diverged by round {self.rounds}; "
-                    "a smaller lr may help"
-                )
-            if on_round is not None:
-                on_round(record)
-        self._all(Copy.evaluate)
-        best = min(self.live, key=lambda copy: copy.train_loss)
-        self._choose(best)
-        return best.run
+            first = self.live[0].run
+            first.training.participants.on_reply = on_reply
+            if first.state is None:
+                try:
+                    self._all(lambda copy: copy.run.training.begin())
+                except CoterieError:
+                    if self.folder is not None:
+                        self.folder.discard()
+                    raise
+                self._save_checkpoint()
+            while self.rounds < self.settings.rounds:
+                self._all(lambda copy: copy.run.training.do_round())
+                record = self.live[0].run.records[-1]
+                for copy in self.live:
+                    if not copy.run.training.health.finite:
+                        copy.diverged = copy.run.rounds
+                self._append(record)
+                if not self.live:
+                    raise CoterieError(
+                        f"all {len(self.copies)} copies have diverged by round {self.rounds}; "
+                        "a smaller lr may help"
+                    )
+                if on_round is not None:
+                    on_round(record)
+            self._all(Copy.evaluate)
+            best = min(self.live, key=lambda copy: copy.train_loss)
+            self._choose(best)
+            return best.run
 
     @cached_property
     def fingerprint(self) -> str:
@@ -214,7 +207,7 @@ class Grid:
             run.metrics["success_any_nearest"] = max(each["success_nearest"] for each in reached)
         run.warnings.extend(self.warnings)
         for text in run.warnings:
-            warnings.warn(text, CoterieWarning, stacklevel=3)
+            warnings.warn(text, CoterieWarning, stacklevel=2)
         if self.folder is not None:
             run.folder = self.folder
             lines = "".join(to_json(record) + "\n" for record in run.records)

@@ -223,9 +223,8 @@ def recipe_list() -> str:
         for item in paper["items"]:
             owner, name = item.get("same", [key, item["name"]])
             mine = [each for each in known if each.path.parent.name == owner and each.covers(name)]
-            rows.append(
-                [item["name"], item["what"], recipe_status(item, mine), *last_columns(mine)]
-            )
+            status = recipe_status(item, mine)
+            rows.append([item["name"], item["what"], status, *last_columns(mine)])
         # A recipe of something that the list does not have.
         rows += [
             [each.item, each.title, "ready", *last_columns([each])]

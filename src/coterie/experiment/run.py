@@ -197,7 +197,8 @@ class Run:
 
     def finish(self) -> None:
         """Serve all clients with the last state, and judge it."""
-        self.evaluation = self.training.last_evaluation()
+        # A finished run that was resumed is evaluated again.
+        self.evaluation = self.training.evaluation or self.evaluator.evaluate(self.state)
         self.serving = self.evaluator.serve(self.state)
         self.clusters = self.training.cluster_by_client(self.serving)
         self.labels = self.evaluator.scorer.sample_labels(self.serving)

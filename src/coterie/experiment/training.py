@@ -138,12 +138,6 @@ class Training:
         metrics = self.evaluator.metrics(evaluation, cluster)
         return metrics, self.evaluator.by_cluster(evaluation)
 
-    def last_evaluation(self) -> Evaluation:
-        """How the last state does; a finished run that was resumed is evaluated again."""
-        if self.evaluation is None:
-            self.evaluation = self.evaluator.evaluate(self.state)
-        return self.evaluation
-
     def cluster_by_client(self, serving: Serving) -> Tensor:
         """The cluster of every client [m], -1 for one that is not served."""
         cluster = torch.full_like(self.cluster, -1)

@@ -25,12 +25,7 @@ def sizes_figure(rounds: Sequence[Round], drawn: Sequence[int]) -> Figure:
     numbers = [r["round"] for r in rounds]
     table = [r.get("sizes") or [] for r in rounds]
     layers = [
-        (
-            f"cluster {cluster}",
-            colour(cluster),
-            [row[cluster] if cluster < len(row) else 0 for row in table],
-        )
-        for cluster in drawn
+        (f"cluster {c}", colour(c), [row[c] if c < len(row) else 0 for row in table]) for c in drawn
     ]
     rest = [sum(row) - sum(row[c] for c in drawn if c < len(row)) for row in table]
     if any(rest):

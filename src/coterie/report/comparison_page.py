@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from coterie.report import figures, headline
+from coterie.report import figures
+from coterie.report.headline import run_warnings, setting_text
 from coterie.report.palette import colour
 from coterie.report.run_files import RunFiles
 from coterie.report.template import fill_template
@@ -31,11 +32,9 @@ def group_runs(runs: Sequence[RunFiles]) -> Groups:
     for (federation, algorithm), alike in kinds.items():
         settings = [run.config.get("settings") or {} for run in alike]
         names = dict.fromkeys(name for each in settings for name in each if name != "seed")
-        told = [
-            n for n in names if len({headline.setting_text(each.get(n)) for each in settings}) > 1
-        ]
+        told = [n for n in names if len({setting_text(each.get(n)) for each in settings}) > 1]
         for run, each in zip(alike, settings, strict=True):
-            settings_text = [f"{name}={headline.setting_text(each.get(name))}" for name in told]
+            settings_text = [f"{name}={setting_text(each.get(name))}" for name in told]
             label = " ".join([algorithm, *settings_text])
             groups.setdefault(federation, {}).setdefault(label, []).append(run)
     return groups
@@ -56,7 +55,7 @@ def render_comparison(
         for key in DRAWN:
             figure = figures.mean_curves(histories, key)
             if figure is not None:
-                drawn.append((f"{key}_{number}", headline.metric_label(key)))
+                drawn.append((f"{key}_{number}", figures.LABELS.get(key, key)))
                 charts[f"{key}_{number}"] = figure
         sections.append(
             {
@@ -72,26 +71,23 @@ def render_comparison(
             }
         )
     runs = [run for labels in groups.values() for each in labels.values() for run in each]
+    seeds = sorted({run.seed for run in runs if run.seed is not None})
     context = {
         "sections": sections,
         "algorithms": list(dict.fromkeys(str(run.config.get("algorithm")) for run in runs)),
         "facts": [
             ("runs", len(runs)),
-            (
-                "seeds",
-                ", ".join(map(str, sorted({run.seed for run in runs if run.seed is not None}))),
-            ),
+            ("seeds", ", ".join(map(str, seeds))),
             ("coterie", ", ".join(sorted({str(run.config.get("coterie")) for run in runs}))),
         ],
         "warnings": [
             (text, f"{run.config.get('algorithm')}, seed {run.seed} {where}")
             for run in runs
-            for text, where in headline.run_warnings(run.rounds, run.result)
+            for text, where in run_warnings(run.rounds, run.result)
         ],
     }
-    return fill_template(
-        "runs.html.j2", context, {"figures": charts, "map": None, "tables": []}, live
-    )
+    data: dict[str, Any] = {"figures": charts, "map": None, "tables": []}
+    return fill_template("runs.html.j2", context, data, live)
 
 
 def _row(run: RunFiles, label: str, hue: str, place: Path | None) -> dict[str, Any]:

@@ -225,10 +225,7 @@ def _band(
 
 
 def _bars(
-    rounds: Sequence[Round],
-    parts: Sequence[tuple[str, str, str]],
-    axis: dict[str, Any],
-    hover: str,
+    rounds: Sequence[Round], parts: Sequence[tuple[str, str, str]], axis: dict[str, Any], hover: str
 ) -> Figure | None:
     """Stacked bars over the rounds, of parts (key, name, colour)."""
     counted = [r for r in rounds if any(r.get(key) for key, *_ in parts)]

@@ -27,7 +27,7 @@ def headline_cards(
         note = "1 is perfect" if key == "ari" else ""
         if key == "accuracy" and metrics.get("accuracy_macro") is not None:
             note = f"{numbers.percent(metrics['accuracy_macro'])} macro"
-        cards.append((metric_label(key), metric_text(key, metrics[key]), note))
+        cards.append((LABELS.get(key, key), metric_text(key, metrics[key]), note))
     clusters = metrics.get("clusters", groups.occupied or None)
     if clusters is not None:
         truth = len(groups.true)
@@ -43,9 +43,8 @@ def headline_cards(
     cards.append(("time", numbers.duration(run.seconds), each))
     for way, title in (("down", "to the clients"), ("up", "from the clients")):
         total = run.bytes(way)
-        cards.append(
-            (title, numbers.byte_size(total), _per_round(numbers.byte_size, total, number))
-        )
+        each = _per_round(numbers.byte_size, total, number)
+        cards.append((title, numbers.byte_size(total), each))
     return cards
 
 
@@ -56,11 +55,6 @@ def metric_text(key: str, value: Any) -> str:
     if key in AGREEMENTS and value is not None and math.isfinite(value):
         return f"{value:.3f}"
     return numbers.count(value) if isinstance(value, int) else numbers.decimal(value)
-
-
-def metric_label(key: str) -> str:
-    """A metric by the name it has on the page."""
-    return LABELS.get(key, key)
 
 
 def run_facts(run: RunFiles) -> list[tuple[str, Any]]:

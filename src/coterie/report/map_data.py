@@ -52,13 +52,7 @@ def plotly_symbols(labels: Sequence[Label] | None) -> dict[Label, str]:
     distinct = sort_labels(labels or [])
     if not 1 < len(distinct) <= len(SHAPES):
         return {}
-    return {label: shape for label, (shape, _) in zip(distinct, SHAPES, strict=False)}
-
-
-def symbol_characters(symbols: dict[Label, str]) -> list[tuple[str, Label]]:
-    """The characters that stand for shapes in a caption, each with the label it means."""
-    known = dict(SHAPES)
-    return [(known[shape], label) for label, shape in symbols.items()]
+    return dict(zip(distinct, SHAPES, strict=False))
 
 
 Frame = tuple[int, str, np.ndarray, np.ndarray]  # round, what is drawn, [m, 2], [m]
@@ -74,8 +68,7 @@ def _frames(run: RunFiles) -> list[Frame]:
     final = run.clients.get("clients") or {}
     if final.get("x") and final.get("y"):
         points = np.array([final["x"], final["y"]], dtype=float).T
-        labels = final["cluster"]
-        cluster = np.array([c if isinstance(c, int) else -1 for c in labels])
+        cluster = np.array([c if isinstance(c, int) else -1 for c in final["cluster"]])
         frames.append((len(run.rounds), run.clients.get("map") or "", points, cluster))
     return frames
 

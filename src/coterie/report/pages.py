@@ -9,7 +9,7 @@ from pathlib import Path
 from coterie.core.errors import SettingError
 from coterie.evaluation.significance import ComparisonResults
 from coterie.files import write_text
-from coterie.report.comparison_page import Groups, group_runs, render_comparison
+from coterie.report.comparison_page import group_runs, render_comparison
 from coterie.report.live_server import HOME, PORT, page_server
 from coterie.report.run_files import RunFiles, read_run
 from coterie.report.run_page import render_run
@@ -23,7 +23,12 @@ def render_page(folders: Sequence[Path], *, place: Path | None = None, live: boo
     if len(folders) == 1:
         return render_run(folders[0], live)
     groups = group_runs([read_run(folder) for folder in folders])
-    results = results_of(groups)
+    results = ComparisonResults(
+        {
+            federation: {label: metrics_by_seed(runs) for label, runs in labels.items()}
+            for federation, labels in groups.items()
+        }
+    )
     tables = {federation: results.table(federation) for federation in groups}
     return render_comparison(groups, tables, place, live)
 
@@ -49,16 +54,6 @@ def serve_page(folders: Sequence[Path], port: int | None, tell: Callable[[str], 
     with server, suppress(KeyboardInterrupt):
         tell(f"http://{HOME}:{server.server_port}/")
         server.serve_forever()
-
-
-def results_of(groups: Groups) -> ComparisonResults:
-    """The metrics of grouped runs, paired by seed."""
-    return ComparisonResults(
-        {
-            federation: {label: metrics_by_seed(runs) for label, runs in labels.items()}
-            for federation, labels in groups.items()
-        }
-    )
 
 
 def metrics_by_seed(runs: Sequence[RunFiles]) -> dict[tuple[int | None, int], dict[str, float]]:

@@ -15,16 +15,10 @@ PALETTE = (
 OTHER = "#8B929C"
 
 # The plotly name of each shape, and the character that stands for it in a caption.
-SHAPES = (
-    ("circle", "●"),
-    ("square", "■"),
-    ("diamond", "◆"),
-    ("triangle-up", "▲"),
-    ("triangle-down", "▼"),
-    ("cross", "✚"),
-    ("x", "✖"),
-    ("star", "★"),
-)
+SHAPES = {
+    "circle": "●", "square": "■", "diamond": "◆", "triangle-up": "▲",
+    "triangle-down": "▼", "cross": "✚", "x": "✖", "star": "★",
+}  # fmt: skip
 
 
 def colour(cluster: Label) -> str:
@@ -40,15 +34,7 @@ def colour(cluster: Label) -> str:
 
 def sort_labels(labels: Sequence[Label]) -> list[Label]:
     """Distinct labels: numbers in order, then strings in order, then the missing one."""
-    return sorted(
-        set(labels),
-        key=lambda label: (
-            label is None,
-            isinstance(label, str),
-            label if isinstance(label, int) else 0,
-            str(label),
-        ),
-    )
+    return sorted(set(labels), key=lambda label: (label is None, isinstance(label, str), label))
 
 
 def match_clusters(found: Sequence[Label], true: Sequence[Label]) -> dict[Label, int]:
@@ -72,7 +58,6 @@ def match_overlaps(
     for (cluster, label), _ in overlaps.most_common():
         if isinstance(cluster, int) and cluster not in matched.values():
             matched.setdefault(label, cluster)
-    unused = count(
-        max((cluster for cluster, _ in overlaps if isinstance(cluster, int)), default=-1) + 1
-    )
+    highest = max((cluster for cluster, _ in overlaps if isinstance(cluster, int)), default=-1)
+    unused = count(highest + 1)
     return {label: matched[label] if label in matched else next(unused) for label in true}

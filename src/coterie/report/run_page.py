@@ -3,16 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from coterie.report import cluster_changes, figures, headline
-from coterie.report.clusters import (
-    Grouping,
-    cluster_table,
-    group_clusters,
-    sample_table,
-    worst_served,
-)
+from coterie.report import cluster_changes, clusters, figures, headline
+from coterie.report.clusters import Grouping
 from coterie.report.figures import Columns, Figure
-from coterie.report.map_data import map_data, symbol_characters
+from coterie.report.map_data import map_data
+from coterie.report.palette import SHAPES
 from coterie.report.run_files import RunFiles, read_run
 from coterie.report.template import fill_template
 
@@ -27,16 +22,16 @@ def render_run(folder: Path, live: bool = False) -> str:
     trained: Columns | None = run.clients.get("clients") or None
     tested: Columns | None = run.clients.get("test_clients") or None
     samples: Columns | None = run.clients.get("sample_clusters") or None
-    groups = group_clusters(run.rounds, trained or _clusters_so_far(run), samples)
+    groups = clusters.group_clusters(run.rounds, trained or _clusters_so_far(run), samples)
     places = map_data(run, groups)
     names = (trained or {}).get("name")
     charts = _charts(run, groups, by_sample=samples is not None)
     summaries = [
-        (name, cluster_table(columns, groups))
+        (name, clusters.cluster_table(columns, groups))
         for name, columns in (("Training clients", trained), ("Test clients", tested))
         if columns and not groups.own and not samples and len(groups.found) <= 200
     ]
-    by_sample = sample_table(samples) if samples else None
+    by_sample = clusters.sample_table(samples) if samples else None
     tables = [by_sample] if by_sample else [table for _, table in summaries]
     for name, table in zip(("confusion", "confusion_tested"), tables, strict=False):
         if table["truths"]:
@@ -48,7 +43,7 @@ def render_run(folder: Path, live: bool = False) -> str:
         "warnings": headline.run_warnings(run.rounds, run.result),
         "headline": headline.headline_cards(run, groups, trained),
         "metrics": [
-            (headline.metric_label(k), headline.metric_text(k, v)) for k, v in run.metrics.items()
+            (figures.LABELS.get(k, k), headline.metric_text(k, v)) for k, v in run.metrics.items()
         ],
         "groups": groups,
         "settled": cluster_changes.last_move(run.rounds),
@@ -64,10 +59,11 @@ def render_run(folder: Path, live: bool = False) -> str:
         ],
         "charts": charts,
         "map": places,
-        "glyphs": {view: symbol_characters(shapes) for view, shapes in places["shapes"].items()}
-        if places
-        else {},
-        "worst": worst_served(tested or trained, groups),
+        "glyphs": {
+            view: [(SHAPES[shape], label) for label, shape in shapes.items()]
+            for view, shapes in (places["shapes"] if places else {}).items()
+        },
+        "worst": clusters.worst_served(tested or trained, groups),
         "crossed": _bytes_by_part(run.result),
         "asked": sum(r.get("asked") or 0 for r in run.rounds),
         "answered": sum(r.get("answered") or 0 for r in run.rounds),

@@ -21,10 +21,7 @@ def fill_template(
 
     A `live` page asks the server that it came from for news.
     """
-    environment = Environment(
-        loader=PackageLoader("coterie.report", ""),
-        autoescape=True,
-    )
+    environment = Environment(loader=PackageLoader("coterie.report", ""), autoescape=True)
     environment.filters |= {
         "count": numbers.count,
         "percent": numbers.percent,

@@ -20,14 +20,13 @@ def latex_table(head: list[str], rows: list[list[str]]) -> str:
         texts = (c.replace("_", " ").replace("±", r"$\pm$").replace("%", r"\%") for c in cells)
         return " & ".join(texts) + r" \\"
 
-    body = [line(row) for row in rows]
     return "\n".join(
         [
             rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}",
             r"\hline",
             line(head),
             r"\hline",
-            *body,
+            *map(line, rows),
             r"\hline",
             r"\end{tabular}",
         ]
