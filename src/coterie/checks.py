@@ -54,7 +54,7 @@ def applies(check: Check, algorithm: Algorithm[Any]) -> bool:
     if check is any_network_will_do and learns_centres(algorithm):
         return False  # it has no network
     if check is empty_cluster_keeps_its_model:
-        return "models" in state_type(algorithm)._fields
+        return "models" in get_type_hints(type(algorithm).init)["return"]._fields
     return has_setting(algorithm, "k") if check is one_cluster_works else True
 
 
@@ -340,10 +340,6 @@ def assert_close(one: Tensor, two: Tensor, what: str) -> None:
 
 def has_setting(algorithm: Any, name: str) -> bool:
     return any(field.name == name for field in fields(algorithm))
-
-
-def state_type(algorithm: Any) -> Any:
-    return get_type_hints(type(algorithm).init)["return"]
 
 
 def full_batch(algorithm: Any) -> Any:

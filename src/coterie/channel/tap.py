@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from coterie.core.clients import Clients, Fold, Stacked
-from coterie.core.task import Task
 
 # What of a chunk's ids and upload goes through.
 Filter = Callable[[Tensor, Any], tuple[Tensor, Any]]
@@ -21,28 +20,14 @@ class Tap:
     """Clients whose replies go through a filter; a tap of its own says what the filter does."""
 
     def __init__(self, inner: Clients) -> None:
-        self.inner = inner
-
-    @property
-    def ids(self) -> Tensor:
-        return self.inner.ids
-
-    @property
-    def population(self) -> int:
-        return self.inner.population
-
-    @property
-    def round(self) -> int:
-        return self.inner.round
-
-    @property
-    def task(self) -> Task:
-        return self.inner.task
+        self.inner, self.ids = inner, inner.ids
+        self.population, self.round, self.task = inner.population, inner.round, inner.task
 
     def only(self, ids: Tensor) -> Self:
         """The same clients, narrowed to `ids`; what the tap knows is shared."""
         narrowed = copy(self)
         narrowed.inner = self.inner.only(ids)
+        narrowed.ids = narrowed.inner.ids
         return narrowed
 
     def run(
@@ -50,8 +35,7 @@ class Tap:
     ) -> tuple[Tensor, Any]:
         """Run a client step; who answers are those whose replies went through."""
         filtered = FilteredFold(fold or Stacked(), self.filter(step, message))
-        _, answer = self.inner.run(step, fold=filtered, **message)
-        ids, result = answer
+        _, (ids, result) = self.inner.run(step, fold=filtered, **message)
         return ids, result
 
     def filter(self, step: Callable[..., Any], message: dict[str, Any]) -> Filter:
@@ -60,11 +44,10 @@ class Tap:
 
 
 @dataclass(frozen=True)
-class FilteredFold:
-    """A fold behind a filter; its result is (ids that went through, result of the fold)."""
+class WrappedFold:
+    """A fold inside another, which carries a list along with what is folded."""
 
     fold: Fold[Any]
-    filter: Filter
 
     @property
     def on_any_device(self) -> bool:
@@ -73,6 +56,13 @@ class FilteredFold:
 
     def start(self) -> Any:
         return [], self.fold.start()
+
+
+@dataclass(frozen=True)
+class FilteredFold(WrappedFold):
+    """A fold behind a filter; its result is (ids that went through, result of the fold)."""
+
+    filter: Filter
 
     def add(self, total: Any, ids: Tensor, upload: Any) -> Any:
         through, inner = total
@@ -89,27 +79,18 @@ class FilteredFold:
 
 
 @dataclass(frozen=True)
-class ObservedFold:
+class ObservedFold(WrappedFold):
     """A fold that tells what it sees of every chunk: `tell(look(ids, upload))`.
 
     In another process nobody is told. There what was seen is kept with the partial fold, and told
     when that is merged where the listener is.
     """
 
-    fold: Fold[Any]
     look: Callable[[Tensor, Any], Any]
     tell: Callable[[Any], None] | None
 
     def __reduce__(self) -> Any:
         return ObservedFold, (self.fold, self.look, None)
-
-    @property
-    def on_any_device(self) -> bool:
-        """Whether uploads are taken in on whatever device they are."""
-        return getattr(self.fold, "on_any_device", False)
-
-    def start(self) -> Any:
-        return [], self.fold.start()
 
     def add(self, total: Any, ids: Tensor, upload: Any) -> Any:
         untold = self._tell(total[0], [self.look(ids, upload)])

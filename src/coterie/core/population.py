@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 from torch import Tensor
 
 from coterie.core.clients import Call, Clients, Fold, Stacked
+from coterie.core.cohort import Memory
 from coterie.core.task import Task
 
 # What clients are asked for: a start of the run, a round of it, or how they are to be served, which
@@ -39,6 +40,10 @@ class Population(Protocol):
     def sizes(self) -> Tensor:
         """How many training samples each client has, [m]."""
 
+    @property
+    def memory(self) -> Memory:
+        """What clients keep between rounds, as far as a checkpoint of the run has to hold it."""
+
     def at(
         self, purpose: Purpose, *address: int | str, round: int = 0, ids: Tensor | None = None
     ) -> Clients:
@@ -56,12 +61,6 @@ class Population(Protocol):
     def on_checkpoint(self, rounds: int) -> None:
         """The checkpoint of the run now holds so many rounds."""
 
-    def client_memory(self) -> dict[str, Tensor]:
-        """What a checkpoint has to hold of the clients' memory, by name."""
-
-    def restore_client_memory(self, tensors: dict[str, Tensor]) -> None:
-        """Give clients back what a checkpoint holds of their memory; other tensors are ignored."""
-
 
 class RoundClients:
     """Some clients of a population in one round: what an algorithm sees."""
@@ -74,20 +73,10 @@ class RoundClients:
         address: tuple[int | str, ...],
         purpose: Purpose,
     ) -> None:
-        self.runner = runner
-        self.round = round
-        self.ids = ids
-        self.purpose = purpose
+        self.runner, self.population, self.task = runner, runner.population, runner.task
+        self.round, self.ids, self.purpose = round, ids, purpose
         self._address = address
         self._calls = [0]  # shared with the narrowed views, so that no two calls draw the same
-
-    @property
-    def population(self) -> int:
-        return self.runner.population
-
-    @property
-    def task(self) -> Task:
-        return self.runner.task
 
     def only(self, ids: Tensor) -> RoundClients:
         """The same clients, narrowed to `ids`."""

@@ -193,14 +193,6 @@ class RayClients:
     def on_checkpoint(self, rounds: int) -> None:
         """A checkpoint holds so many rounds; no actor needs to know."""
 
-    def client_memory(self) -> dict[str, Tensor]:
-        """What clients keep between rounds, by names that `restore_client_memory` takes."""
-        return self.memory.to_tensors()
-
-    def restore_client_memory(self, tensors: dict[str, Tensor]) -> None:
-        """Give clients back what a checkpoint holds of their memory; other tensors are ignored."""
-        self.memory.restore(tensors)
-
     def __enter__(self) -> RayClients:
         return self
 

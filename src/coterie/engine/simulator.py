@@ -187,14 +187,6 @@ class Simulator:
     def on_checkpoint(self, rounds: int) -> None:
         """A checkpoint holds so many rounds; nobody here needs to know."""
 
-    def client_memory(self) -> dict[str, Tensor]:
-        """What clients keep between rounds, by names that `restore_client_memory` takes."""
-        return self.memory.to_tensors()
-
-    def restore_client_memory(self, tensors: dict[str, Tensor]) -> None:
-        """Give clients back what a checkpoint holds of their memory; other tensors are ignored."""
-        self.memory.restore(tensors)
-
 
 # What lies on a device is shared by all simulators of the same samples, as those of several copies
 # of a run are. Whoever holds it holds the samples as well, so that their number is their own.

@@ -147,7 +147,7 @@ class Training:
     def to_checkpoint(self, run: str) -> Checkpoint:
         """All that the run with the fingerprint `run` needs to go on from here, bit for bit."""
         tensors = {f"state.{name}": value for name, value in self.state._asdict().items()}
-        tensors |= self.population.client_memory()
+        tensors |= self.population.memory.to_tensors()
         tensors["cluster"] = self.cluster
         notes = {
             "bytes": [[*key, count] for key, count in self.bytes.parts.items()],
@@ -171,4 +171,4 @@ class Training:
         self.start_seconds = notes["start_seconds"]
         self.health.collapsed = notes["collapsed"]
         self.health.warnings = notes["warnings"]
-        self.population.restore_client_memory(tensors)
+        self.population.memory.restore(tensors)

@@ -63,6 +63,9 @@ class Network:
         placeholder, self.task = app.plan.prepare(placeholder_federation(app, node))
         # Carries out client steps on made-up samples, to know what shapes they return.
         self.example = Simulator(placeholder.train, self.task, seed=self.seed)
+        # What the others keep is on their nodes' disks. A step that recalls what an earlier step
+        # kept could not be carried out on the example client if a checkpoint did not hold this.
+        self.memory = self.example.memory
         x, y = placeholder.train.x, placeholder.train.y
         self.chunking = Chunking(self.task, x.shape[1:].numel(), settings.chunk)
         # One sample stands for all where only its shape counts.
@@ -231,17 +234,6 @@ class Network:
     def notes(self) -> dict[str, Any]:
         """What happened since this was last asked, for the record of a round."""
         return self.roster.notes()
-
-    def client_memory(self) -> dict[str, Tensor]:
-        """What the example client keeps; what the others keep is on their nodes' disks.
-
-        A step that recalls what an earlier step kept could not be carried out on it otherwise.
-        """
-        return self.example.client_memory()
-
-    def restore_client_memory(self, tensors: dict[str, Tensor]) -> None:
-        """Give the example client back what it kept."""
-        self.example.restore_client_memory(tensors)
 
 
 def join_network(

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from coterie.core.cohort import Descent
 from coterie.core.layout import Layout
 
+Tensors = dict[str, Tensor]  # those of a model, by name
+
 
 class ObjectiveTerms:
     """The pull, the weight decay and the part that moves of a descent, tensor by tensor.
@@ -21,12 +23,9 @@ class ObjectiveTerms:
 
     def __init__(self, layout: Layout, descent: Descent) -> None:
         self.anchor = self.pull = self.moves = None
-        pulls = descent.pull is not None and bool(descent.pull.any())
-        if descent.anchor is not None and descent.pull is not None and pulls:
-            self.anchor, self.pull = (
-                layout.unflatten(descent.anchor),
-                layout.unflatten(descent.pull),
-            )
+        anchor, pull = descent.anchor, descent.pull
+        if anchor is not None and pull is not None and bool(pull.any()):
+            self.anchor, self.pull = layout.unflatten(anchor), layout.unflatten(pull)
         if descent.part is not None:
             self.moves = layout.unflatten(descent.part.to(layout.dtype))
         self.weight_decay = descent.weight_decay

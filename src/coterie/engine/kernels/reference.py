@@ -12,8 +12,9 @@ from torch.func import functional_call
 
 from coterie.core.cohort import Descent, Rows, Seeds, nan_to_inf
 from coterie.core.errors import DataError
+from coterie.core.layout import Layout
 from coterie.core.task import Task
-from coterie.engine.kernels.objective import ObjectiveTerms
+from coterie.engine.kernels.objective import ObjectiveTerms, Tensors
 from coterie.tensors.devices import CPU
 from coterie.tensors.lazy import select_rows
 
@@ -57,13 +58,13 @@ class PerClientKernel:
         )
 
     def gradient(self, models: Tensor, rows: Rows, seeds: Seeds) -> Tensor:
-        gradients = torch.zeros_like(models)
-        width = self.task.layout.trained_size
+        gradients, layout = torch.zeros_like(models), self.task.layout
         with training(self.module), torch.random.fork_rng(self._generators):
             for i, (model, x, y) in enumerate(self._clients(models, rows)):
                 torch.manual_seed(seeds[i])
-                trained, carried = self._open(model, x)
-                gradients[i, :width] = flatten_tensors(self._gradients(trained, carried, x, y))
+                trained, carried = copy_tensors(layout, self._tensors(model, x))
+                found = self._gradients(trained, carried, x, y)
+                gradients[i, : layout.trained_size] = flatten_tensors(found)
         return gradients
 
     def descend(self, start: Tensor, rows: Rows, descent: Descent) -> Tensor:
@@ -75,8 +76,8 @@ class PerClientKernel:
         return ends
 
     def _descend_one(self, model: Tensor, x: Tensor, y: Tensor, i: int, descent: Descent) -> Tensor:
-        trained, carried = self._open(model, x)
         layout = self.task.layout
+        trained, carried = copy_tensors(layout, self._tensors(model, x))
         anchor = None if descent.anchor is None else descent.anchor[i]
         terms = ObjectiveTerms(layout, descent._replace(anchor=anchor))
         for step in range(descent.steps[i]):
@@ -100,15 +101,7 @@ class PerClientKernel:
             # A copy, for a network may work in place.
             yield model, x[:size].clone(), y[:size]
 
-    def _open(self, model: Tensor, x: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Copies of a model's tensors, for samples x: those that are trained, and the rest."""
-        tensors, trained = self._tensors(model.detach(), x), self.task.layout.trained
-        return (
-            {name: tensors[name].clone().requires_grad_() for name in trained},
-            {name: t.clone() for name, t in tensors.items() if name not in trained},
-        )
-
-    def _tensors(self, model: Tensor, x: Tensor) -> dict[str, Tensor]:
+    def _tensors(self, model: Tensor, x: Tensor) -> Tensors:
         """A model's tensors by name, those of convolutions with channels last if that works.
 
         It is faster on a CPU, but a network whose forward pass views a convolution's output in
@@ -124,7 +117,7 @@ class PerClientKernel:
             self._channels_last = self._runs({**plain, **last}, x[:1].clone())
         return {**plain, **last} if self._channels_last else plain
 
-    def _runs(self, tensors: dict[str, Tensor], x: Tensor) -> bool:
+    def _runs(self, tensors: Tensors, x: Tensor) -> bool:
         """Whether the network can be called with these tensors."""
         trains = self.module.training
         try:
@@ -136,9 +129,7 @@ class PerClientKernel:
             self.module.train(trains)
         return True
 
-    def _gradients(
-        self, trained: dict[str, Tensor], carried: dict[str, Tensor], x: Tensor, y: Tensor
-    ) -> list[Tensor]:
+    def _gradients(self, trained: Tensors, carried: Tensors, x: Tensor, y: Tensor) -> list[Tensor]:
         try:
             output = functional_call(self.module, {**trained, **carried}, (x,))
         except ValueError as error:  # batch normalisation of a single sample, for example
@@ -153,7 +144,13 @@ class PerClientKernel:
         return self.task.losses(self._output(model, x), y).mean()
 
 
-def differentiate(loss: Tensor, trained: dict[str, Tensor]) -> list[Tensor]:
+def copy_tensors(layout: Layout, tensors: Tensors) -> tuple[Tensors, Tensors]:
+    """Copies of the tensors of models: those that are trained, and the rest."""
+    copies = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+    return {name: copies.pop(name).requires_grad_() for name in layout.trained}, copies
+
+
+def differentiate(loss: Tensor, trained: Tensors) -> list[Tensor]:
     """The derivative of a loss by tensors; zero by one that it does not depend on."""
     found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
     return [

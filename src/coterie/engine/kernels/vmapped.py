@@ -11,6 +11,7 @@ a network is such a one is tried, once, against the reference.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -20,8 +21,8 @@ from coterie.core.cohort import Descent, Rows, Seeds, nan_to_inf
 from coterie.core.errors import DataError
 from coterie.core.layout import keeps_statistics
 from coterie.core.task import Task
-from coterie.engine.kernels.objective import MiniBatches, ObjectiveTerms, zero_if_finished
-from coterie.engine.kernels.reference import PerClientKernel, differentiate, training
+from coterie.engine.kernels.objective import MiniBatches, ObjectiveTerms, Tensors, zero_if_finished
+from coterie.engine.kernels.reference import PerClientKernel, copy_tensors, differentiate, training
 from coterie.tensors.devices import ACCELERATOR_BYTES, CPU
 from coterie.tensors.lazy import as_selected_rows, dense, select_rows, slice_rows
 
@@ -29,8 +30,6 @@ from coterie.tensors.lazy import as_selected_rows, dense, select_rows, slice_row
 # times as much.
 SAMPLE_BYTES = ACCELERATOR_BYTES // 8
 TRIAL_SAMPLES = 3  # by which a network is tried
-
-Tensors = dict[str, Tensor]
 
 
 class VmappedKernel:
@@ -70,13 +69,13 @@ class VmappedKernel:
     def gradient(self, models: Tensor, rows: Rows, seeds: Seeds) -> Tensor:
         if not self.is_exact_for(rows):
             return self.one_by_one.gradient(models, rows, seeds)
-        found = torch.zeros_like(dense(models))
+        found, layout = torch.zeros_like(dense(models)), self.task.layout
         with training(self.module):
             for here, some in blocks_by_samples(rows):
                 weight = some.weights(models.dtype)
-                trained, carried = self._open(slice_rows(models, here))
+                trained, carried = copy_tensors(layout, layout.unflatten(slice_rows(models, here)))
                 parts = self._gradients(trained, carried, some.x, some.y, weight)
-                found[here, : self.task.layout.trained_size] = flatten_by_client(parts)
+                found[here, : layout.trained_size] = flatten_by_client(parts)
         return found
 
     def descend(self, start: Tensor, rows: Rows, descent: Descent) -> Tensor:
@@ -161,21 +160,9 @@ class VmappedKernel:
 
     def _forward(self, tensors: Tensors, x: Tensor) -> Tensor:
         """The same with each client's own tensors [b, ...]."""
-
-        def one(tensors: Tensors, x: Tensor) -> Tensor:
-            output: Tensor = functional_call(self.module, tensors, (x,))
-            return output
-
-        outputs: Tensor = vmap(one, randomness="error")(tensors, x.clone())
+        call = vmap(partial(functional_call, self.module), randomness="error")
+        outputs: Tensor = call(tensors, x.clone())
         return outputs
-
-    def _open(self, models: Tensor) -> tuple[Tensors, Tensors]:
-        """Copies of the tensors of models [b, d]: those that are trained, and the rest."""
-        tensors, trained = self.task.layout.unflatten(models.detach()), self.task.layout.trained
-        return (
-            {name: tensors[name].clone().requires_grad_() for name in trained},
-            {name: t.clone() for name, t in tensors.items() if name not in trained},
-        )
 
     def _gradients(
         self, trained: Tensors, carried: Tensors, x: Tensor, y: Tensor, weight: Tensor
@@ -191,7 +178,7 @@ class VmappedKernel:
 
     def _descend(self, start: Tensor, rows: Rows, descent: Descent) -> Tensor:
         layout = self.task.layout
-        trained, carried = self._open(start)
+        trained, carried = copy_tensors(layout, layout.unflatten(start))
         batches = MiniBatches.of(descent, layout.dtype, rows.y.device)
         x, y, weight = rows.x, rows.y, rows.weights(layout.dtype)
         terms = ObjectiveTerms(layout, descent)
