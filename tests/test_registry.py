@@ -1,4 +1,5 @@
 import itertools
+from dataclasses import fields, is_dataclass
 
 import pytest
 
@@ -34,3 +35,12 @@ def test_an_unknown_name_is_refused_with_the_near_ones():
 def test_an_algorithm_has_its_name_or_that_of_its_class():
     assert algorithm_name(coterie.KFed()) == "k-fed"
     assert algorithm_name(object()) == "object"
+
+
+@pytest.mark.parametrize("name", [*ALGORITHMS, *FEDERATIONS, *NETWORKS])
+def test_a_setting_that_is_given_another_default_keeps_its_rule(name):
+    kind = {**ALGORITHMS, **FEDERATIONS, **NETWORKS}[name]
+    rules = {field.name: field.metadata["rule"] for field in fields(kind)}
+    bases = [base for base in kind.__mro__[1:] if is_dataclass(base)]
+    inherited = [field for base in bases for field in fields(base) if field.metadata["rule"]]
+    assert [field.name for field in inherited if rules[field.name] is None] == []

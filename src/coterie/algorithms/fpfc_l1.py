@@ -19,12 +19,13 @@ from dataclasses import dataclass
 
 from coterie.algorithms.fpfc import FPFC
 from coterie.core.settings import setting
+from coterie.core.validate import above, at_least, one_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class FPFCL1(FPFC):
     """FPFC with the convex l1 penalty, which biases the models."""
 
-    penalty: str = setting("l1", "penalty on differences")
-    lam: float = setting(0.2, "strength of the fusion lambda; 0: chosen on a path")
-    nu: float = setting(4.0, "devices whose models differ by at most this are in one cluster")
+    penalty: str = setting("l1", "penalty on differences", one_of("scad", "l1"))
+    lam: float = setting(0.2, "strength of the fusion lambda; 0: chosen on a path", at_least(0))
+    nu: float = setting(4.0, "devices whose models differ by no more are in one cluster", above(0))
