@@ -17,7 +17,7 @@ import torch
 
 import coterie
 from coterie.data.federation import Federation, Samples
-from coterie.engine.malloc import enable_trimming
+from coterie.engine.malloc import tune_malloc
 from coterie.networks import mlp
 from coterie.report.text_tables import markdown_table
 
@@ -30,7 +30,7 @@ METHODS = {
 
 def measured(method: str, clients: int, fraction: float, rounds: int) -> dict[str, float]:
     """A whole run, evaluated once at its end; numbers in seconds and MB."""
-    enable_trimming()  # as `coterie run` does
+    tune_malloc()  # as `coterie run` does
     generator = torch.Generator().manual_seed(0)
     # Class by class another mean: something can be learned, and models stay finite.
     y = torch.randint(CLASSES, (clients * SAMPLES,), generator=generator)

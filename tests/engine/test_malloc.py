@@ -19,7 +19,7 @@ def trimmed(monkeypatch):
     """The calls of the C function, which is not really called."""
     calls = []
     monkeypatch.setattr(malloc, "malloc_trim", None)
-    library = SimpleNamespace(malloc_trim=calls.append)
+    library = SimpleNamespace(malloc_trim=calls.append, mallopt=lambda option, value: 1)
     monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
     return calls
 
@@ -50,13 +50,13 @@ print(malloc.malloc_trim)
 
 @pytest.mark.parametrize(("chunks", "times"), [(7, 0), (8, 1), (9, 2), (16, 2), (20, 3)])
 def test_the_simulator_hands_back_every_eight_chunks_and_at_the_end(trimmed, chunks, times):
-    malloc.enable_trimming()
+    malloc.tune_malloc()
     run_step(chunks)
     assert trimmed == [0] * times
 
 
 def test_a_c_library_without_the_function_is_left_alone(trimmed, monkeypatch):
     monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace())
-    malloc.enable_trimming()
+    malloc.tune_malloc()
     run_step(20)
     assert malloc.malloc_trim is None

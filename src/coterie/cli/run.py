@@ -33,13 +33,13 @@ def add_run(commands: Any) -> None:
 
 def run_command(options: argparse.Namespace) -> int:
     from coterie.cli.progress_bar import RunProgressBar, outcome_text
-    from coterie.engine.malloc import enable_trimming
+    from coterie.engine.malloc import tune_malloc
     from coterie.experiment.folder import Record
     from coterie.experiment.run import Run
     from coterie.experiment.trackers import make_tracker
     from coterie.files import to_json
 
-    enable_trimming()
+    tune_malloc()
     plan, path, config = find_plan(options)
     run = plan.run(config)
     if options.shards is not None or options.ray:
