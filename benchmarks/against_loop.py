@@ -28,9 +28,13 @@ from coterie import IFCA, Classification
 from coterie.algorithms.ifca import State
 from coterie.core.cohort import Descent, Kernel, Rows
 from coterie.data.federation import Federation, Samples
+from coterie.engine.malloc import tune_malloc
 from coterie.engine.simulator import Simulator
 from coterie.networks import mlp
 from coterie.report.text_tables import markdown_table
+
+tune_malloc()  # as the command line does
+
 
 LR, STEPS, CLASSES, BATCH = 0.1, 10, 10, 10
 KINDS = torch.float32, torch.float64

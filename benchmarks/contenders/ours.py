@@ -9,8 +9,12 @@ from coterie import Classification, FedAvg
 from coterie.algorithms.fedavg import State
 from coterie.core.cohort import Cohort
 from coterie.data.federation import Samples
+from coterie.engine.malloc import tune_malloc
 from coterie.engine.simulator import Simulator
 from coterie.networks import mlp
+
+tune_malloc()  # as the command line does
+
 
 given = work.load()
 torch.set_num_threads(given.threads)
