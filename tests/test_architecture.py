@@ -163,9 +163,8 @@ TESTS_OF_A_FOLDER = {
 def test_the_listing_names_every_part():
     text = (SOURCE.parent.parent / "CONTRIBUTING.md").read_text()
     listing = text.split("```")[1]
-    parts = [path for path in SOURCE.rglob("*") if is_package(path) or path.parent == SOURCE]
-    hidden = {"__init__.py", "__main__.py", "__pycache__", "py.typed"}
+    modules = [path for path in SOURCE.glob("*.py") if not path.name.startswith("__")]
+    parts = [*modules, *filter(is_package, SOURCE.rglob("*"))]
     for path in parts:
-        if path.name not in hidden:
-            name = f"{path.name}/" if path.is_dir() else path.name
-            assert f" {name} " in listing or f" {name}\n" in listing, name
+        name = f"{path.name}/" if path.is_dir() else path.name
+        assert f" {name} " in listing or f" {name}\n" in listing, name
