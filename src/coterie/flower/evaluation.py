@@ -23,11 +23,9 @@ class NetworkScorer:
 
     def __init__(self, network: Network) -> None:
         self.network = network
+        # Asked once: nodes come and go, and metrics keep their names.
+        self.tested = all(node.tested for node in network.roster.nodes.values())
         self._map: tuple[Tensor, Tensor] | None = None  # ids of clients, and what places them
-
-    @property
-    def tested(self) -> bool:
-        return all(node.tested for node in self.network.roster.nodes.values())
 
     def clients(self, part: str) -> Clients:
         return self.network.at("serve")
