@@ -8,7 +8,8 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from coterie.cli.compare import add_compare
@@ -42,7 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise SettingError(f"unrecognized arguments: {' '.join(strays or rest)}")
         options.words = [*getattr(options, "words", []), *rest]
         warnings.showwarning = show_warning
-        code = int(options.command(options))
+        with working_directory_importable():
+            code = int(options.command(options))
         sys.stdout.flush()
         return code
     except BrokenPipeError:
@@ -55,6 +57,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (CoterieError, OSError) as error:
         print(f"coterie: {error}", file=sys.stderr)
     return MISTAKE
+
+
+@contextmanager
+def working_directory_importable() -> Iterator[None]:
+    """Let names of the user's own be files beside the user, as in `mymethod:Method`.
+
+    The folder comes last: a file of the user's never hides a library.
+    """
+    here = os.getcwd()
+    known = here in sys.path or "" in sys.path
+    if not known:
+        sys.path.append(here)
+    try:
+        yield
+    finally:
+        if not known and here in sys.path:
+            sys.path.remove(here)
 
 
 def stop_on_terminate() -> None:

@@ -6,6 +6,9 @@ from collections.abc import Callable
 from dataclasses import field, fields
 from typing import Any
 
+from coterie.core.errors import SettingError
+
+SCALARS = (bool, int, float, str)  # what a setting can be
 Rule = Callable[[object, str], None]  # refuses a value of the named setting, see core/validate.py
 
 
@@ -27,6 +30,16 @@ def setting(default: Any, meaning: str, rule: Rule | None = None) -> Any:
     choices = getattr(rule, "choices", ())
     text = f"{meaning} ({', '.join(choices)})" if choices else meaning
     return field(default=default, metadata={"meaning": text, "rule": rule})
+
+
+def check_setting_type(owner: str, name: str, kind: Any) -> None:
+    """Refuse a setting that cannot be written as key=value."""
+    if kind not in SCALARS:
+        text = getattr(kind, "__name__", kind)
+        raise SettingError(
+            f"the setting `{name}` of {owner} must be of the type bool, int, float or str, "
+            f"got {text}"
+        )
 
 
 class Settings:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.errors import SettingError, did_you_mean
+from coterie.core.names import file_name
 from coterie.evaluation.significance import ComparisonResults
 from coterie.experiment.plan import Owners, find_owners, names_a_file
 from coterie.experiment.settings import setting_names
@@ -77,7 +78,7 @@ class Comparison:
             for federation in self.federations
             for algorithm in self.algorithms
             for seed in self.seeds
-            for place in [folder / f"{Path(federation).stem}-{algorithm}-{seed}"]
+            for place in [folder / f"{part_name(federation)}-{file_name(algorithm)}-{seed}"]
         ]
 
     def _own(self, algorithm: str, federation: str) -> Iterable[str]:
@@ -99,6 +100,15 @@ class Comparison:
             if owner in ("", algorithm):
                 values[key] = self.settings[name]
         return values
+
+
+def part_name(federation: str) -> str:
+    """A federation as part of a folder's name: its own, or that of a file without its ending.
+
+    >>> part_name("rotated-digits"), part_name("data/patients.csv"), part_name("my.data:tokens")
+    ('rotated-digits', 'patients', 'my.data+tokens')
+    """
+    return file_name(Path(federation).stem if names_a_file(federation) else federation)
 
 
 def results_of_jobs(comparison: Comparison, results: Sequence[dict[str, Any]]) -> ComparisonResults:

@@ -258,7 +258,5 @@ def placeholder_federation(app: App, node: NodeInfo) -> Federation:
     x = torch.rand(2, *node.shape, generator=generator)
     x = x.to(node.types[0]) if node.types[0].is_floating_point else (9 * x).to(node.types[0])
     y = torch.arange(2).to(node.types[1])
-    data = app.plan.federation
-    return Federation(
-        Samples(x, y, torch.tensor([0, 2])), class_count=data.class_count, scale=data.pixel_scale
-    )
+    samples = Samples(x, y, torch.tensor([0, 2]))
+    return Federation(samples, class_count=node.outputs, scale=node.scale)

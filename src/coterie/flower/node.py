@@ -7,7 +7,8 @@ federation come with every message. A message asks for one of three things:
     step    a client step of the algorithm, on some of its clients
     score   how well given models serve its clients, on their test samples
 
-Of code, a message can only name client steps of algorithms that are installed on the node.
+Of code, a message can only name client steps of algorithms that are installed on the node: those
+of coterie, and those that the node's file allows (permission.py).
 """
 
 from __future__ import annotations
@@ -32,15 +33,14 @@ from coterie.evaluation.client_map import losses_or_gradients
 from coterie.evaluation.scoring import score_by_label
 from coterie.experiment.settings import make_settings, setting_names
 from coterie.flower.memory import MemoryVersions
+from coterie.flower.permission import check_allowed, check_app_allowed, load_allowed
 from coterie.flower.settings import App
 from coterie.flower.wire import BadPacket, Packet, decode_arguments, decode_packet, encode_packet
-from coterie.registry import find
+from coterie.registry import resolve
 from coterie.version import __version__
 
 if TYPE_CHECKING:
     from flwr.app import Context, Message
-
-START_ALGORITHMS = ("fedavg", "one-shot")  # whose steps others use to find a start
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +50,8 @@ class NodeFile:
     data: str = ""  # its table or folder, as in data = "patients.csv"; empty: as the app says
     share: str = ""  # which part of these clients are its own, as in 1/3; empty: all
     memory: str = "memory"  # the folder for what its clients keep between rounds
+    # what it runs besides coterie's own, as in allow = ["mypackage.mine:Method"]
+    allow: frozenset[str] = frozenset()
 
     @classmethod
     def read(cls, path: Path) -> NodeFile:
@@ -63,9 +65,12 @@ class NodeFile:
             if name not in known:
                 near = did_you_mean(name, known) or f" (settings: {', '.join(known)})"
                 raise SettingError(f"{path}: no setting of a node is named {name}{near}")
-            if not isinstance(value, str):
+            if name == "allow":
+                if not (isinstance(value, list) and all(isinstance(each, str) for each in value)):
+                    raise SettingError(f"{path}: `allow` must be a list of names, got {value!r}")
+            elif not isinstance(value, str):
                 raise SettingError(f"{path}: `{name}` must be a text, got {value!r}")
-        found = cls(**raw)
+        found = cls(**{**raw, "allow": load_allowed(raw.get("allow", []))})
         found.bounds(1)
         home = path.resolve().parent
         own = str(home / found.data) if found.data else ""
@@ -85,7 +90,7 @@ class Node:
     """The clients of one node, for one app."""
 
     def __init__(self, app: App, file: NodeFile) -> None:
-        self.app = app
+        self.app, self.allow = app, file.allow
         federation, self.task = app.data(file.data)
         begin, end = file.bounds(len(federation))
         if begin == end:
@@ -94,6 +99,7 @@ class Node:
             )
         self.names = client_names(federation)[begin:end]
         self.cluster = None if federation.cluster is None else federation.cluster[begin:end]
+        self.outputs, self.scale = federation.outputs, float(federation.scale)
         self.train = federation.train.part(begin, end)
         self.test = None if federation.test is None else federation.test.part(begin, end)
         if federation.unseen:
@@ -144,6 +150,8 @@ class Node:
             "shape": list(samples.x.shape[1:]),
             "types": [str(v.dtype).removeprefix("torch.") for v in (samples.x, samples.y)],
             "tested": self.test is not None,
+            "outputs": self.outputs,
+            "scale": self.scale,
         }
         return Packet(header, {"sizes": samples.sizes})
 
@@ -236,13 +244,12 @@ class Node:
     def client_step(self, packet: Packet) -> Any:
         """The client step that a message names: of which algorithm, with which settings.
 
-        It is one of the app's algorithm, or of those with which others find a start.
+        An algorithm may be made of others, so that the step need not be of the app's own.
         """
         of, name = packet.get("of", str), packet.get("step", str)
         settings = packet.get("settings", dict)
-        if of not in (self.app.plan.algorithm_name, *START_ALGORITHMS):
-            raise BadPacket(f"this app has no algorithm {of!r}")
-        kind = find("algorithm", of)
+        check_allowed(self.allow, "algorithm", of)
+        kind = resolve("algorithm", of)
         if set(settings) != set(setting_names(kind)):
             raise BadPacket(f"{of} has other settings")
         step = getattr(make_settings(kind, settings), name, None) if name.isidentifier() else None
@@ -270,6 +277,7 @@ class NodeWorker:
         """The reply to a packet of a run with such settings."""
         began = time.perf_counter()
         if self.node is None or config != self.config:
+            check_app_allowed(self.file.allow, config)
             app = App.from_config(config)
             if self.node is None or app.fingerprint != self.node.app.fingerprint:
                 self.node = Node(app, self.file)

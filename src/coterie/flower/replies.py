@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -11,6 +12,7 @@ from coterie.flower.settings import App
 from coterie.flower.wire import TYPES, BadPacket, Packet
 
 Spec = dict[str, tuple[tuple[int, ...], torch.dtype]]  # field -> shape after the client axis, type
+MAX_OUTPUTS = 2**20  # a node that says more is not believed
 Answers = list[tuple[Tensor, Any]]  # the clients of a node, and what they sent
 
 
@@ -23,6 +25,8 @@ class NodeInfo(NamedTuple):
     shape: tuple[int, ...]  # of one sample
     types: tuple[torch.dtype, torch.dtype]  # of samples and of targets
     tested: bool  # whether its clients have test samples
+    outputs: int  # of a network for its samples: the number of classes
+    scale: float  # by which features are divided
 
 
 def read_enrolment(app: App, reply: Packet) -> NodeInfo:
@@ -44,8 +48,12 @@ def read_enrolment(app: App, reply: Packet) -> NodeInfo:
     complete = isinstance(cluster, list) and len(cluster) == len(names)
     if cluster is not None and not (complete and all(isinstance(c, int) for c in cluster)):
         raise BadPacket("it must say of all its clients in which true cluster they are, or of none")
+    outputs, scale = reply.get("outputs", int), reply.get("scale", float)
+    if not (1 <= outputs <= MAX_OUTPUTS and math.isfinite(scale) and scale > 0):
+        raise BadPacket("it must say how many outputs a network for its samples has")
     kinds = TYPES[types[0]], TYPES[types[1]]
-    return NodeInfo(names, sizes, cluster, tuple(shape), kinds, bool(reply.header.get("tested")))
+    tested = bool(reply.header.get("tested"))
+    return NodeInfo(names, sizes, cluster, tuple(shape), kinds, tested, outputs, scale)
 
 
 def check_reply(

@@ -79,6 +79,13 @@ class Roster:
                     f"nodes hold samples of two kinds: {first.shape} for client {first.names[0]}, "
                     f"{other.shape} for client {other.names[0]}"
                 )
+            same = (other.outputs, other.scale) == (first.outputs, first.scale)
+            if self.app.schema is None and not same:  # a schema has the classes of all nodes
+                raise DataError(
+                    f"nodes hold samples of two kinds: {first.outputs} outputs and scale "
+                    f"{first.scale:g} for client {first.names[0]}, {other.outputs} and "
+                    f"{other.scale:g} for client {other.names[0]}"
+                )
 
     def refresh(self) -> None:
         """Ask which nodes are online, and let new ones enrol."""
