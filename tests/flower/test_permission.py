@@ -123,7 +123,7 @@ def test_an_algorithm_may_use_steps_of_another_of_ones_own(own, tmp_path):
     files = [replace(file, allow=everything) for file in thirds(tmp_path)]
     run = run_server(FakeGrid(app, files), app.config(), "1")
     assert run.metrics == pytest.approx(simulated(words).metrics, rel=1e-5)
-    app = make_app(*words, out=str(tmp_path / "other"), nodes=3, patience=0.5)
+    app = make_app(*words, out=str(tmp_path / "other"), nodes=3, patience=60)
     files = [replace(file, allow=everything - {names[0]}) for file in thirds(tmp_path)]
     with pytest.raises(CoterieError, match="nothing else"):
         run_server(FakeGrid(app, files), app.config(), "1")
