@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from coterie.core.clients import Call, Clients, Each, Fold
-from coterie.core.cohort import Cohort, Kernel, Memory, Rows
+from coterie.core.cohort import Cohort, Memory, Rows
 from coterie.core.errors import CoterieError
+from coterie.core.kernel import Kernel
 from coterie.core.population import Purpose, RoundClients
 from coterie.core.task import Task
 from coterie.data.federation import Samples

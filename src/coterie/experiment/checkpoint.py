@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from coterie.core.errors import CheckpointError
+from coterie.core.settings import identifying_settings
 from coterie.core.task import Task
 from coterie.data.federation import Federation, Samples
 from coterie.files import write_atomically
@@ -82,8 +82,8 @@ def run_fingerprint(algorithm: Any, settings: Any, task: Task, federation: Feder
     """What a checkpoint must agree on: algorithm, settings, data and network."""
     what = [
         type(algorithm).__name__,
-        asdict(algorithm),
-        asdict(settings),
+        identifying_settings(algorithm),
+        identifying_settings(settings),
         [task.layout.names, task.layout.shapes],
         [samples_fingerprint(part) for part in (federation.train, federation.test)],
     ]

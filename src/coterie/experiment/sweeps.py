@@ -148,7 +148,7 @@ def check_job(job: Job) -> int:
         config = RunFolder.existing(job.folder).config
         names = (config.get("algorithm"), config.get("federation"))
         if names != (plan.algorithm_name, plan.federation_name) or (
-            complete_settings(names[1], config.get("settings", {})) != plan.values()
+            complete_settings(*names, config.get("settings", {})) != plan.values()
         ):
             raise SettingError(
                 f"{job.folder} holds a run with other settings; give another folder with --out"
