@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from coterie.core.errors import CheckpointError
+from coterie.core.layout import frozen_digest
 from coterie.core.task import Task
 from coterie.data.federation import Federation, Samples
 from coterie.files import write_atomically
@@ -63,7 +64,8 @@ def load_checkpoint(path: Path, run: str) -> Checkpoint:
         )
     if facts["run"] != run:
         raise CheckpointError(
-            f"the checkpoint {path} belongs to another run: other settings or other data"
+            f"the checkpoint {path} belongs to another run: other settings, other data or another "
+            "network"
         )
     return Checkpoint(int(facts["rounds"]), run, tensors, json.loads(facts["notes"]))
 
@@ -78,14 +80,21 @@ def content_digest(tensors: dict[str, Tensor], facts: dict[str, str]) -> str:
     return total.hexdigest()
 
 
-def run_fingerprint(algorithm: Any, settings: Any, task: Task, federation: Federation) -> str:
-    """What a checkpoint must agree on: algorithm, settings, data and network."""
+def run_fingerprint(
+    algorithm: Any,
+    settings: Any,
+    task: Task,
+    federation: Federation,
+    initial: Tensor | None = None,
+) -> str:
+    """What a checkpoint must agree on: algorithm, settings, data, network and first models."""
     what = [
         type(algorithm).__name__,
         asdict(algorithm),
         asdict(settings),
-        [task.layout.names, task.layout.shapes],
+        [task.layout.names, task.layout.shapes, frozen_digest(task.module)],
         [samples_fingerprint(part) for part in (federation.train, federation.test)],
+        None if initial is None else content_digest({"initial": initial}, {}),
     ]
     return json_digest(what)
 
