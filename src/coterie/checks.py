@@ -290,8 +290,11 @@ def small_federation(sizes: list[int] | None = None, order: Tensor | None = None
 
 def small_task() -> Classification:
     """A small network in double precision, so that rounding cannot hide or feign a difference."""
-    network = nn.Sequential(nn.Linear(FEATURES, 6), nn.Tanh(), nn.Linear(6, CLASSES))
-    return Classification(network.double())
+
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Linear(FEATURES, 6), nn.Tanh(), nn.Linear(6, CLASSES)).double()
+
+    return Classification(build)
 
 
 def task_for(algorithm: Any) -> Task:
@@ -301,8 +304,12 @@ def task_for(algorithm: Any) -> Task:
 
 def noisy_task() -> Classification:
     """A network that draws and that has buffers."""
-    layers = [nn.Linear(FEATURES, 6), nn.BatchNorm1d(6), nn.Dropout(0.2), nn.Linear(6, CLASSES)]
-    return Classification(nn.Sequential(*layers).double())
+
+    def build() -> nn.Module:
+        first, last = nn.Linear(FEATURES, 6), nn.Linear(6, CLASSES)
+        return nn.Sequential(first, nn.BatchNorm1d(6), nn.Dropout(0.2), last).double()
+
+    return Classification(build)
 
 
 def short_run(algorithm: Any, data: Federation, **settings: Any) -> Run:

@@ -5,7 +5,6 @@ import coterie
 from coterie.algorithms.k_fed import KFed
 from coterie.data.federation import Federation
 from coterie.networks import Linear, Mlp
-from coterie.registry import NETWORKS
 from coterie.tasks.defaults import default_task, learns_centres, prepare_task
 
 
@@ -40,16 +39,6 @@ def test_a_task_can_be_trained(hidden, targets):
     data = federation(targets)
     run = coterie.simulate(coterie.FedAvg(), data, default_task(data, Mlp(hidden=hidden)), rounds=2)
     assert run.metrics["train_loss"] >= 0
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_a_network_that_is_built_anew_is_drawn_as_one_that_is_reset(name):
-    shapes = {"cnn": [28, 28], "cifar-cnn": [32, 32, 3], "celeba-cnn": [84, 84, 3]}
-    network, shape = NETWORKS[name](), shapes.get(name, [6])
-    built = coterie.Classification(lambda: network.module(shape, 4))
-    reset = coterie.Classification(network.module(shape, 4))
-    draws = [task.draw(torch.Generator().manual_seed(7)) for task in (built, reset)]
-    assert torch.equal(*draws)
 
 
 def test_an_algorithm_that_finds_centres_has_no_network_and_labels_to_score_by():
