@@ -130,6 +130,16 @@ def test_several_starts_and_values_give_the_same_elsewhere(known, monkeypatch):
     alike(*both(algorithm, task, lines, starts=3, rounds=9, evaluate=9))
 
 
+def test_frozen_weights_are_there_too(known):
+    def build():
+        image = nn.Unflatten(1, (1, checks.FEATURES))
+        layers = [image, nn.Conv1d(1, 3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(12, checks.CLASSES)]
+        layers[1].requires_grad_(False)
+        return nn.Sequential(*layers).double()
+
+    alike(*both(short(CASES["ifca"]), Classification(build)))
+
+
 def test_clients_that_never_train_are_served_elsewhere(known):
     data = checks.small_federation([4, 6, 5, 3])
     unseen = Federation(

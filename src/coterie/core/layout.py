@@ -77,6 +77,8 @@ class Layout:
                 inside = [not chosen for chosen in inside]
         else:
             inside = [n == name or n.startswith(name + ".") for n in self.names]
+        if not any(inside) and any(f"{n}.".startswith(f"{name}.") for n in self.frozen):
+            raise SettingError(f"{name} of the network is frozen, so that models have no such part")
         if not any(inside):
             owners = {n.rpartition(".")[0] for n in self.names}
             known = sorted({"all", "head", "body", *self.names, *owners} - {""})
