@@ -32,8 +32,8 @@ from coterie.engine.simulator import Simulator
 from coterie.experiment.run import Run
 from coterie.experiment.settings import RunSettings
 from coterie.experiment.simulate import simulate
-from coterie.tasks import Centre, Classification
-from coterie.tasks.defaults import learns_centres
+from coterie.tasks import Classification
+from coterie.tasks.defaults import algorithm_task
 
 Check = Callable[[Any], None]
 
@@ -51,8 +51,8 @@ def check_algorithm(algorithm: Algorithm[Any]) -> None:
 
 def applies(check: Check, algorithm: Algorithm[Any]) -> bool:
     """Whether a check says something about an algorithm: some are about settings it may lack."""
-    if check is any_network_will_do and learns_centres(algorithm):
-        return False  # it has no network
+    if check is any_network_will_do and hasattr(algorithm, "task"):
+        return False  # it does not take any network
     if check is empty_cluster_keeps_its_model:
         return "models" in get_type_hints(type(algorithm).init)["return"]._fields
     return has_setting(algorithm, "k") if check is one_cluster_works else True
@@ -298,8 +298,8 @@ def small_task() -> Classification:
 
 
 def task_for(algorithm: Any) -> Task:
-    """The network above, or a point for an algorithm that finds centres."""
-    return Centre(FEATURES, dtype=torch.float64) if learns_centres(algorithm) else small_task()
+    """The task that the algorithm names where others have the network above."""
+    return algorithm_task(algorithm, small_federation(), small_task())[1]
 
 
 def noisy_task() -> Classification:

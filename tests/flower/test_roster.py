@@ -121,5 +121,5 @@ def test_a_node_with_other_frozen_weights_is_refused(tmp_path, half_frozen):
         return reply
 
     grid.change = {3: other_weights}
-    with pytest.raises(DataError, match="client .* has other frozen weights than the server's"):
+    with pytest.raises(DataError, match=r"client .* has other frozen weights than the server's"):
         run_server(grid, app.config(), "1")

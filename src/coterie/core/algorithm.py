@@ -116,7 +116,11 @@ class Serving(NamedTuple):
 
 
 class Algorithm(Protocol[State]):
-    """A method of federated learning. Its settings are the fields of a frozen dataclass."""
+    """A method of federated learning. Its settings are the fields of a frozen dataclass.
+
+    It may name its task, `task(default, federation) -> Task`: what it learns on a federation where
+    others would learn `default`.
+    """
 
     def init(self, start: Start) -> State: ...
     def round(self, state: State, clients: Clients) -> tuple[State, Info]: ...

@@ -32,7 +32,6 @@ from coterie.flower.roster import Roster, emit_warning
 from coterie.flower.settings import App
 from coterie.flower.wire import BadPacket, Packet, encode_arguments
 from coterie.registry import algorithm_name
-from coterie.tasks.defaults import learns_centres
 from coterie.tensors.lazy import dense
 
 if TYPE_CHECKING:
@@ -90,8 +89,7 @@ class Network:
             name=self.app.plan.federation_name,
             clients=tuple(self.names),
             classes=self.app.schema.classes if self.app.schema else (),
-            sample_clusters=learns_centres(self.app.plan.algorithm)
-            and not self.samples.y.is_floating_point(),
+            sample_clusters=not (self.task.predicts or self.samples.y.is_floating_point()),
         )
 
     def at(

@@ -23,6 +23,8 @@ class Centre(NetworkTask):
     [18.0]
     """
 
+    predicts = False
+
     def __init__(
         self, features: int, *, scale: float = 1.0, dtype: torch.dtype = torch.float32
     ) -> None:

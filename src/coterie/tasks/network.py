@@ -23,6 +23,7 @@ class NetworkTask(ABC):
     `scale` before the network sees them, so that pixels can be stored as bytes.
     """
 
+    predicts = True
     losses_at_least_zero = False
     losses_are_squared_errors = False
 
