@@ -32,6 +32,7 @@ from coterie.evaluation.evaluator import Evaluator
 from coterie.evaluation.scoring import SimulatedScorer, first_test_id
 from coterie.experiment.checkpoint import Checkpoint, json_digest
 from coterie.experiment.folder import Record, RunFolder
+from coterie.experiment.initial import Initial
 from coterie.experiment.participants import OnReply
 from coterie.experiment.run import OnRound, Run, run_config
 from coterie.experiment.settings import RunSettings, grid_text, setting_names
@@ -81,8 +82,11 @@ class Grid:
         settings: RunSettings,
         values: Mapping[str, Sequence[Any]],
         config: dict[str, Any] | None = None,
+        *,
+        initial: Initial | None = None,
     ) -> None:
         self.settings = settings
+        self.initial = initial
         self.values = values
         texts = {name: grid_text(several) for name, several in values.items()}
         whole = {**asdict(algorithm), **asdict(settings), **texts}  # type: ignore[call-overload]
@@ -122,6 +126,7 @@ class Grid:
             population=train,
             evaluator=Evaluator(algorithm, federation, scorer, self.settings.protocol),
             lockstep=True,
+            initial=self.initial,
         )
 
     @property

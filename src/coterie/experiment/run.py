@@ -26,6 +26,7 @@ from coterie.evaluation.evaluator import Evaluator
 from coterie.evaluation.scoring import SimulatedScorer
 from coterie.experiment.checkpoint import run_fingerprint
 from coterie.experiment.folder import Record, RunFolder
+from coterie.experiment.initial import Initial, initial_models
 from coterie.experiment.participants import OnReply
 from coterie.experiment.settings import RunSettings
 from coterie.experiment.training import Training
@@ -44,7 +45,8 @@ class Run:
     samples are clustered, `labels` [N] is the cluster of each, client after client.
 
     The clients are simulated on this machine unless a `population` is given, with an `evaluator`
-    that scores on its data.
+    that scores on its data. `initial` are the models to begin with, as `initial_models` takes them;
+    without it, they are those of the task.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Run:
         population: Population | None = None,
         evaluator: Evaluator | None = None,
         lockstep: bool = False,
+        initial: Initial | None = None,
     ) -> None:
         at_most_clients(settings, "per_round", len(federation))
         for part in (federation.train, federation.test):
@@ -80,8 +83,15 @@ class Run:
             )
             scorer = SimulatedScorer(federation, simulator)
             evaluator = Evaluator(algorithm, federation, scorer, settings.protocol)
+        self.initial = None if initial is None else initial_models(initial, task)  # [j, d]
         self.training = Training(
-            population, evaluator, task, settings, start=start, lockstep=lockstep
+            population,
+            evaluator,
+            task,
+            settings,
+            start=start,
+            lockstep=lockstep,
+            initial=self.initial,
         )
         self.folder: RunFolder | None = None
         self.metrics: dict[str, float] = {}
@@ -129,8 +139,10 @@ class Run:
 
     @cached_property
     def fingerprint(self) -> str:
-        """What a checkpoint must agree on: algorithm, settings, data and network."""
-        return run_fingerprint(self.algorithm, self.settings, self.task, self.federation)
+        """What a checkpoint must agree on: algorithm, settings, data, network and first models."""
+        return run_fingerprint(
+            self.algorithm, self.settings, self.task, self.federation, self.initial
+        )
 
     def use_ray(self, shards: int, address: str = "") -> AbstractContextManager[Any]:
         """Run the clients in `shards` Ray actors; called before anything else is done.
