@@ -26,6 +26,7 @@ from torch import Tensor
 from coterie.core.clients import Call, Stacked
 from coterie.core.cohort import Cohort
 from coterie.core.errors import CoterieError, DataError, SettingError, did_you_mean
+from coterie.core.layout import frozen_digest
 from coterie.data.federation import Federation
 from coterie.engine.client_memory import ClientMemory
 from coterie.engine.simulator import Simulator
@@ -152,6 +153,7 @@ class Node:
             "tested": self.test is not None,
             "outputs": self.outputs,
             "scale": self.scale,
+            "frozen": frozen_digest(self.task.module),
         }
         return Packet(header, {"sizes": samples.sizes})
 

@@ -27,6 +27,7 @@ class NodeInfo(NamedTuple):
     tested: bool  # whether its clients have test samples
     outputs: int  # of a network for its samples: the number of classes
     scale: float  # by which features are divided
+    frozen: str  # digest of the frozen weights of its network
 
 
 def read_enrolment(app: App, reply: Packet) -> NodeInfo:
@@ -52,8 +53,8 @@ def read_enrolment(app: App, reply: Packet) -> NodeInfo:
     if not (1 <= outputs <= MAX_OUTPUTS and math.isfinite(scale) and scale > 0):
         raise BadPacket("it must say how many outputs a network for its samples has")
     kinds = TYPES[types[0]], TYPES[types[1]]
-    tested = bool(reply.header.get("tested"))
-    return NodeInfo(names, sizes, cluster, tuple(shape), kinds, tested, outputs, scale)
+    tested, frozen = bool(reply.header.get("tested")), str(reply.header.get("frozen", ""))
+    return NodeInfo(names, sizes, cluster, tuple(shape), kinds, tested, outputs, scale, frozen)
 
 
 def check_reply(
