@@ -4,8 +4,8 @@ To an algorithm they are `Clients`, to a run they are a `Population`. A message 
 that holds clients who are asked, one for all of them; the replies are checked, put in order of
 client id and folded in the order in which the simulator folds them, whichever came first.
 
-A reply that a client step cannot have returned is refused (replies.py). Which nodes are online, and
-what becomes of a round without some of them, is the roster's business (roster.py).
+A reply that a client step cannot have returned is refused (replies.py). What becomes of a round in
+which nodes do not reply is the business of an exchange (exchange.py).
 """
 
 from __future__ import annotations
@@ -25,10 +25,14 @@ from coterie.core.layout import frozen_digest
 from coterie.core.population import Purpose, RoundClients
 from coterie.data.federation import Federation, Samples
 from coterie.engine.chunks import Chunking
+from coterie.engine.client_memory import ClientMemory
 from coterie.engine.simulator import Simulator
 from coterie.evaluation.client_map import losses_or_gradients
+from coterie.flower.exchange import Exchange
+from coterie.flower.mailbox import Pace, emit_warning
+from coterie.flower.memory import WHEN_KEPT
 from coterie.flower.replies import Answers, NodeInfo, OutlierFilter, Spec, check_reply
-from coterie.flower.roster import Roster, emit_warning
+from coterie.flower.roster import Roster
 from coterie.flower.settings import App
 from coterie.flower.wire import BadPacket, Packet, encode_arguments
 from coterie.registry import algorithm_name
@@ -58,15 +62,15 @@ class Network:
         self.seed = settings.seed
         self.rounds_done = 0
         self.rounds_saved = 0  # that the server's checkpoint holds
+        self.exchanges = 0  # of steps that train, in this attempt
         self.outliers = OutlierFilter(app.network.outlier)
         node = next(iter(roster.nodes.values()))  # they all have samples of one kind
         placeholder, self.task = app.plan.prepare(placeholder_federation(app, node))
         roster.require_frozen(frozen_digest(self.task.module))
+        # What clients keep is on their nodes' disks. Here is when each of them last kept something.
+        self.memory = ClientMemory(self.population)
         # Carries out client steps on made-up samples, to know what shapes they return.
         self.example = Simulator(placeholder.train, self.task, seed=self.seed)
-        # What the others keep is on their nodes' disks. A step that recalls what an earlier step
-        # kept could not be carried out on the example client if a checkpoint did not hold this.
-        self.memory = self.example.memory
         x, y = placeholder.train.x, placeholder.train.y
         self.chunking = Chunking(self.task, x.shape[1:].numel(), settings.chunk)
         # One sample stands for all where only its shape counts.
@@ -118,8 +122,14 @@ class Network:
         spec = {name: (tuple(v.shape[1:]), v.dtype) for name, v in example._asdict().items()}
         models = call.message.get("models")
         clusters = len(models) if isinstance(models, Tensor) else len(self.names)
-        address = list(call.address)
-        header = {"round": call.round, "address": address, "trains": call.trains, "part": "train"}
+        self.exchanges += 1
+        header = {
+            "round": call.round,
+            "address": list(call.address),
+            "exchange": self.exchanges,
+            "trains": call.trains,
+            "part": "train",
+        }
 
         def packet(ids: Tensor) -> Packet:
             return self.make_packet("step", ids, header, call.step, call.message)
@@ -130,9 +140,12 @@ class Network:
                 raise BadPacket(f"{label} knows {clusters} clusters, got another")
             if "size" in found and not torch.equal(found["size"], self.sizes[ids]):
                 raise BadPacket("its clients have another number of samples than it said before")
+            if reply.header["kept"]:
+                now = torch.full_like(ids, self.rounds_done + 1)
+                self.memory.keep(WHEN_KEPT, ids, now)
             return type(example)(**found)
 
-        answers = self.roster.exchange(call.ids, packet, accept)
+        answers = Exchange(self.roster, packet, accept).run(call.ids)
         return merge_answers(*self.without_outliers(label, answers))
 
     def without_outliers(self, label: str, answers: Answers) -> Answers:
@@ -144,7 +157,7 @@ class Network:
                     f"the reply of client {self.names[i]} is refused: {field} of {label} is "
                     f"more than {self.outliers.limit:g} times as large as usual"
                 )
-            self.roster.counts["refused"] += len(refused)
+            self.roster.mailbox.counts["refused"] += len(refused)
         return answers
 
     def score(self, serving: Serving, part: str, draws_map: str) -> tuple[Tensor, Any]:
@@ -170,7 +183,7 @@ class Network:
         def accept(ids: Tensor, reply: Packet) -> Any:
             return kind(**check_reply("score", spec, len(ids), reply, finite=False))
 
-        return merge_answers(*self.roster.exchange(serving.ids, packet, accept))
+        return merge_answers(*Exchange(self.roster, packet, accept).run(serving.ids))
 
     def score_spec(self, serving: Serving, draws_map: str, classes: int) -> Spec:
         """What the reply to a request for scores has to hold."""
@@ -212,7 +225,15 @@ class Network:
             "saved": self.rounds_saved,
             "plain": plain,
         }
-        return Packet({**common, **named, **header}, {"ids": ids, **tensors})
+        return Packet(
+            {**common, **named, **header}, {"ids": ids, "kept": self.kept(ids), **tensors}
+        )
+
+    def kept(self, ids: Tensor) -> Tensor:
+        """When clients last kept something, as rounds done by then and one; 0: never."""
+        known = self.memory.remembers(WHEN_KEPT, ids)
+        found = torch.zeros_like(ids)
+        return found if not bool(known.any()) else self.memory.recall(WHEN_KEPT, ids) * known
 
     def example_cohort(self, round: int) -> Cohort:
         """A cohort of the one client with made-up samples."""
@@ -233,17 +254,28 @@ class Network:
 
     def notes(self) -> dict[str, Any]:
         """What happened since this was last asked, for the record of a round."""
-        return self.roster.notes()
+        return self.roster.mailbox.notes()
+
+    def finish(self) -> None:
+        """Tell the nodes that the run is over."""
+        header = {"do": "finish", "run": self.run, "attempt": self.attempt}
+        self.roster.tell(Packet(header))
 
 
 def join_network(
-    grid: Grid, app: App, *, run: str, attempt: str, clients: Mapping[str, int] | None = None
+    grid: Grid,
+    app: App,
+    *,
+    run: str,
+    attempt: str,
+    clients: Mapping[str, int] | None = None,
+    pace: Pace,
 ) -> Network:
     """Wait until the nodes have enrolled, and number their clients.
 
     `clients` are those of a run that is resumed, by number: the samples of each, by name.
     """
-    roster = Roster(grid, app)
+    roster = Roster(grid, app, pace)
     roster.wait_for_nodes()
     sizes = roster.client_sizes() if clients is None else clients
     roster.number_clients(list(sizes))

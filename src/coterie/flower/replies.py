@@ -63,8 +63,9 @@ def check_reply(
     """The tensors of a reply, if they are what the step `label` returns for so many clients."""
     if reply.get("fields", list) != list(spec) or set(reply.tensors) != set(spec):
         raise BadPacket(f"{label} returns {', '.join(spec)}, got {', '.join(reply.tensors)}")
-    if set(reply.header) != {"fields", "seconds", "startup"}:
+    if set(reply.header) != {"fields", "kept", "seconds", "startup"}:
         raise BadPacket(f"it says more than {label} does: {', '.join(reply.header)}")
+    reply.get("kept", bool)
     for name, (shape, kind) in spec.items():
         value = reply.tensor(name)
         if tuple(value.shape) != (count, *shape) or value.dtype != kind:

@@ -1,0 +1,150 @@
+"""How a node answers client steps: each once, whatever is lost on the way.
+
+The key of an answer is where its step is in the run, and whose it is. A step that is asked for
+again is answered with the same bits: by what was sent last, or computed again from what clients had
+kept before the step.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie.core.clients import Call, Each, Stacked, merge_answers
+from coterie.engine.client_memory import ClientMemory
+from coterie.engine.simulator import Simulator
+from coterie.experiment.settings import make_settings, setting_names
+from coterie.flower.memory import WHEN_KEPT, RunMemory, StepNumber, check_kept, copy_rows
+from coterie.flower.permission import check_allowed
+from coterie.flower.wire import BadPacket, Packet, decode_arguments
+from coterie.registry import resolve
+
+if TYPE_CHECKING:
+    from coterie.flower.node import Node
+
+
+class StepAnswer(NamedTuple):
+    """What the clients of a message send."""
+
+    upload: Any
+    kept: bool  # whether they keep something after this step
+
+
+class NodeSteps:
+    """Answers the client steps that a node is asked for."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.last: tuple[Any, StepAnswer] | None = None  # the last answer that trained, by its key
+
+    def answer(self, packet: Packet) -> StepAnswer:
+        """The answer to a message."""
+        node = self.node
+        simulator, call = node.simulators[packet.get("part", str)], self.read_call(packet)
+        memory, rounds = node.run_memory(packet), packet.get("rounds", int)
+        asked = node.selected
+        if not call.trains:
+            memory.read_after(node.memory, rounds)
+            check_kept(node.memory, asked, packet.tensor("kept"))
+            return StepAnswer(self.compute(simulator, call, asked, asked)[1], kept=False)
+        step = StepNumber(rounds, packet.get("exchange", int), packet.get("attempt", str))
+        if min(step[:2]) < 0:
+            raise BadPacket("the number of a message must not be negative")
+        key = memory.run, step, tuple(asked)
+        if self.last is None or self.last[0] != key:
+            before = memory.begin(step)
+            memory.read_before(node.memory, step)
+            check_kept(node.memory, asked, packet.tensor("kept"))
+            parts = self.train(simulator, call, step, memory, before)
+            kept = node.memory.changed
+            if kept:
+                memory.write(node.memory, step, packet.get("saved", int))
+            self.last = key, StepAnswer(merge_answers(*parts)[1], kept)
+        return self.last[1]
+
+    def train(
+        self,
+        simulator: Simulator,
+        call: Call,
+        step: StepNumber,
+        memory: RunMemory,
+        before: list[dict[str, int]],
+    ) -> list[tuple[Tensor, Any]]:
+        """Answers to a step that may change what clients keep, which is then what they keep.
+
+        before  the clients that the step was computed for before, message by message
+        """
+        node, asked = self.node, self.node.selected
+        new = {name: i for name, i in asked.items() if not any(name in each for each in before)}
+        if new:
+            memory.note_answer(step, new)
+        groups = [each for each in (*before, new) if asked.keys() & each.keys()]
+        after = ClientMemory(node.memory.count, node.memory.locate)
+        if before:
+            memory.read_after(after, step.rounds, step.exchange)
+        parts = []
+        for place, group in enumerate(groups):
+            if place:
+                memory.read_before(node.memory, step)
+            parts.append(self.compute(simulator, call, group, asked))
+            if node.memory.changed:
+                node.memory.keep(WHEN_KEPT, node.ids, torch.full_like(node.ids, step.rounds + 1))
+                if before:
+                    copy_rows(node.memory, after, node.ids)
+        if before:
+            node.memory.rows, node.memory.known = after.rows, after.known
+            node.memory.changed = after.changed
+        node.select(asked)
+        return parts
+
+    def compute(
+        self, simulator: Simulator, call: Call, group: dict[str, int], asked: dict[str, int]
+    ) -> tuple[Tensor, Any]:
+        """What those of the clients `asked` send who are in `group`, beside whom they compute."""
+        self.node.select(group)
+        ids, stack = self.node.ids, Stacked()
+        message = {
+            name: spread(value, ids) if isinstance(value, Each) else value
+            for name, value in call.message.items()
+        }
+        _, total = simulator.collect(call._replace(ids=ids, message=message), stack)
+        upload, wanted = stack.finish(total), torch.tensor([name in asked for name in group])
+        return ids[wanted], type(upload)(*(value[wanted] for value in upload))
+
+    def read_call(self, packet: Packet) -> Call:
+        """The step that a message asks for, on the clients that are selected."""
+        address, ids = tuple(packet.get("address", list)), self.node.ids
+        if not all(isinstance(piece, int | str) for piece in address):
+            raise BadPacket("the address of a step must be numbers and texts")
+        arguments = decode_arguments(packet, ids)
+        step, trains = find_step(self.node.allow, packet), packet.get("trains", bool)
+        return Call(step, ids, packet.get("round", int), address, arguments, trains)
+
+
+def spread(value: Each, ids: Tensor) -> Each:
+    """A download for clients `ids`, of whom only some were sent it; others get any row of it."""
+    assert value.ids is not None
+    places = torch.searchsorted(value.ids, ids).clamp_max(len(value.ids) - 1)
+    places = torch.where(value.ids[places] == ids, places, 0)
+    if value.index is None:
+        return Each(value.rows[places], None, ids)
+    return Each(value.rows, value.index[places], ids)
+
+
+def find_step(allowed: frozenset[str], packet: Packet) -> Any:
+    """The client step that a message names: of which algorithm, with which settings.
+
+    An algorithm may be made of others, so that the step need not be of the app's own.
+    """
+    of, name = packet.get("of", str), packet.get("step", str)
+    settings = packet.get("settings", dict)
+    check_allowed(allowed, "algorithm", of)
+    kind = resolve("algorithm", of)
+    if set(settings) != set(setting_names(kind)):
+        raise BadPacket(f"{of} has other settings")
+    step = getattr(make_settings(kind, settings), name, None) if name.isidentifier() else None
+    if not getattr(step, "__on_client__", False):
+        raise BadPacket(f"{of} has no client step {name!r}")
+    return step
