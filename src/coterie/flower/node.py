@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from coterie.core.clients import Call, Stacked
+from coterie.core.clients import Call, Stacked, is_client_step
 from coterie.core.cohort import Cohort
 from coterie.core.errors import CoterieError, DataError, SettingError, did_you_mean
 from coterie.data.federation import Federation
@@ -162,7 +162,7 @@ class Node:
         arguments = decode_arguments(packet, self.ids)
         call = Call(step, self.ids, packet.get("round", int), address, arguments, trains)
         _, total = simulator.collect(call, stack)
-        upload = stack.finish(total)
+        upload = stack.finish(total, arguments)
         if self.memory.changed and trains:
             versions.write(self.memory, rounds, attempt, packet.get("saved", int))
         seconds = time.perf_counter() - began
@@ -246,7 +246,7 @@ class Node:
         if set(settings) != set(setting_names(kind)):
             raise BadPacket(f"{of} has other settings")
         step = getattr(make_settings(kind, settings), name, None) if name.isidentifier() else None
-        if not getattr(step, "__on_client__", False):
+        if not is_client_step(step):
             raise BadPacket(f"{of} has no client step {name!r}")
         return step
 
