@@ -14,19 +14,20 @@ from torch import Tensor
 
 from coterie.core.clients import Clients, on_client
 from coterie.core.cohort import Cohort
+from coterie.core.fields import Cluster, Loss
 from coterie.core.local_training import LocalTraining
 
 
 class Choice(NamedTuple):
-    cluster: Tensor  # [m] model with the lowest loss
+    cluster: Cluster  # [m] model with the lowest loss
 
 
 class Losses(NamedTuple):
-    loss: Tensor  # [m, k] mean loss under each model
+    loss: Loss  # [m, k] mean loss under each model
 
 
 class HeldOutLoss(NamedTuple):
-    loss: Tensor  # [m] mean loss on the samples held out
+    loss: Loss  # [m] mean loss on the samples held out
 
 
 @on_client
@@ -57,10 +58,17 @@ def with_newcomers(
     cluster = torch.cat([known, known.new_full((max(0, unseen),), -1)])
     new = ids[cluster[ids] < 0]
     if len(new):
-        answered, up = clients.only(new).run(choose, models=models)
-        if len(answered):
-            cluster[answered] = up.cluster
+        answered, chosen = ask_cluster(choose, clients.only(new), models=models)
+        cluster[answered] = chosen
     return clients.only(ids[cluster[ids] >= 0]), cluster
+
+
+def ask_cluster(
+    step: Callable[..., Choice], clients: Clients, **sent: Any
+) -> tuple[Tensor, Tensor]:
+    """Who answered [a], and the cluster that each of them chose [a]."""
+    ids, up = clients.run(step, **sent)
+    return ids, up.cluster if len(ids) else torch.zeros_like(ids)
 
 
 def ask_losses(

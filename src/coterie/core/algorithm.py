@@ -93,8 +93,9 @@ class Info(NamedTuple):
     """Of interest about a round, but not needed to go on."""
 
     ids: Tensor  # [a] the clients that answered
-    cluster: Tensor  # [a] the cluster each was in
+    cluster: Tensor | None  # [a] the cluster each was in; None: the server does not know
     clusters: int  # how many clusters the algorithm keeps
+    weights: Tensor | None = None  # [k] of the clusters in this round, where that is all it knows
 
 
 class Serving(NamedTuple):

@@ -7,11 +7,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from coterie.channel.lost_replies import LostReplies
-from coterie.channel.metering import ByteMeter, Metering
-from coterie.channel.progress import CountReplies
+from coterie.channel.lost_replies import LoseReplies
+from coterie.channel.metering import ByteMeter
 from coterie.core import seeds
-from coterie.core.clients import Clients
+from coterie.core.clients import Call, Clients, Filter, Traffic
 from coterie.core.population import Population, Purpose
 from coterie.experiment.settings import RunSettings
 
@@ -25,6 +24,7 @@ class Participants:
         self.population = population
         self.settings = settings
         self.bytes = bytes
+        self.channel: tuple[Filter, ...] = (LoseReplies(settings.lost),) if settings.lost else ()
         self.on_reply: OnReply | None = None  # called whenever clients have replied
         self._round = 0  # the round that is going on
         self._replies = 0  # in that round
@@ -59,15 +59,17 @@ class Participants:
     def _connect(
         self, purpose: Purpose, *address: int | str, ids: Tensor, round: int = 0
     ) -> Clients:
-        """Clients behind the wrappers of this run."""
+        """Clients behind the channel of this run."""
         clients = self.population.at(purpose, *address, round=round, ids=ids)
-        if self.settings.lost:
-            start = (self.settings.seed, purpose, *address)
-            clients = LostReplies(clients, self.settings.lost, start)
-        clients = Metering(clients, self.bytes)
-        return clients if self.on_reply is None else CountReplies(clients, self._count_replies)
+        return clients.through(*self.channel, listener=self)
 
-    def _count_replies(self, count: int) -> None:
-        self._replies += count
+    def on_call(self, call: Call) -> None:
+        """A listener's: clients are about to be asked."""
+        self.bytes.on_call(call)
+
+    def on_replies(self, call: Call, traffic: Traffic) -> None:
+        """A listener's: some clients have replied."""
+        self.bytes.on_replies(call, traffic)
+        self._replies += traffic.replies
         if self.on_reply is not None:
             self.on_reply(self._round, self._replies)

@@ -135,6 +135,8 @@ class Training:
 
     def _move_clients(self, info: Info) -> dict[int, list[int]]:
         """Update the clusters of the clients that answered; those that changed, by new cluster."""
+        if info.cluster is None:
+            return {}
         moved = info.ids[self.cluster[info.ids] != info.cluster]
         self.cluster[info.ids] = info.cluster
         moves: dict[int, list[int]] = {}

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.algorithm import Serving
-from coterie.core.clients import Call, Clients, Each, Fold, merge_answers, step_name
+from coterie.core.clients import Call, Each, Fold, Replies, merge_answers, step_name
 from coterie.core.cohort import Cohort
 from coterie.core.layout import frozen_digest
 from coterie.core.population import Purpose, RoundClients
@@ -66,9 +66,9 @@ class Network:
         self.outliers = OutlierFilter(app.network.outlier)
         node = next(iter(roster.nodes.values()))  # they all have samples of one kind
         placeholder, self.task = app.plan.prepare(placeholder_federation(app, node))
-        roster.require_frozen(frozen_digest(self.task.module))
         # What clients keep is on their nodes' disks. Here is when each of them last kept something.
         self.memory = ClientMemory(self.population)
+        roster.require_frozen(frozen_digest(self.task.module))
         # Carries out client steps on made-up samples, to know what shapes they return.
         self.example = Simulator(placeholder.train, self.task, seed=self.seed)
         x, y = placeholder.train.x, placeholder.train.y
@@ -98,7 +98,7 @@ class Network:
 
     def at(
         self, purpose: Purpose, *address: int | str, round: int = 0, ids: Tensor | None = None
-    ) -> Clients:
+    ) -> RoundClients:
         """The clients `ids` (all of them if not given) in a round, behind the seam."""
         if purpose == "round":
             self.rounds_done = round + 1
@@ -108,11 +108,10 @@ class Network:
     def collect(self, call: Call, fold: Fold[Any]) -> tuple[Tensor, Any]:
         """Run a client step: who replied, and the fold of what they sent, in simulator's order."""
         ids, upload = self.run_step(call)
-        total = fold.start()
+        replies = Replies(call, fold)
         for places in self.chunking.cut(self.sizes[ids]):
-            part = type(upload)(*(value[places] for value in upload))
-            total = fold.add(total, ids[places], part)
-        return ids, total
+            replies.add(ids[places], type(upload)(*(value[places] for value in upload)))
+        return replies.ids, replies.total
 
     def run_step(self, call: Call) -> tuple[Tensor, Any]:
         """Run a client step: who replied, in order of id, and what they sent."""

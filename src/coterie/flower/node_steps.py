@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.core.clients import Call, Each, Stacked, merge_answers
+from coterie.core.clients import Call, Each, Stacked, is_client_step, merge_answers
 from coterie.engine.client_memory import ClientMemory
 from coterie.engine.simulator import Simulator
 from coterie.experiment.settings import make_settings, setting_names
@@ -110,7 +110,10 @@ class NodeSteps:
             for name, value in call.message.items()
         }
         _, total = simulator.collect(call._replace(ids=ids, message=message), stack)
-        upload, wanted = stack.finish(total), torch.tensor([name in asked for name in group])
+        upload, wanted = (
+            stack.finish(total, message),
+            torch.tensor([name in asked for name in group]),
+        )
         return ids[wanted], type(upload)(*(value[wanted] for value in upload))
 
     def read_call(self, packet: Packet) -> Call:
@@ -145,6 +148,6 @@ def find_step(allowed: frozenset[str], packet: Packet) -> Any:
     if set(settings) != set(setting_names(kind)):
         raise BadPacket(f"{of} has other settings")
     step = getattr(make_settings(kind, settings), name, None) if name.isidentifier() else None
-    if not getattr(step, "__on_client__", False):
+    if not is_client_step(step):
         raise BadPacket(f"{of} has no client step {name!r}")
     return step
