@@ -93,6 +93,11 @@ class IFCA(LocalTraining):
 
     def init(self, start: Start) -> State:
         at_most_clients(self, "k", start.clients)
+        if self.average == "gradients" and self.optimizer != "sgd":
+            raise SettingError(
+                "`optimizer` of IFCA must be sgd where gradients are averaged, since the server "
+                f"makes the step, got {self.optimizer}"
+            )
         if self.average == "gradients" and keeps_statistics(start.task.module):
             raise SettingError(
                 "`average` of IFCA must be models for a network with batch normalisation, whose "
@@ -171,8 +176,7 @@ class IFCA(LocalTraining):
 
     def _differentiate(self, cohort: Cohort, best: BestModel) -> Gradients:
         """Option I: what clients send of the gradient at the whole model of their cluster."""
-        gradient = cohort.gradient(best.model, batch=self.batch, weight_decay=self.weight_decay)
-        own, trunk = self.sharing(cohort.task).parts(gradient)
+        own, trunk = self.sharing(cohort.task).parts(self.client_gradient(cohort, best.model))
         trunk = trunk[:, :0] if self.share == "frozen" else trunk
         return Gradients(best.cluster, own, trunk, cohort.size)
 
