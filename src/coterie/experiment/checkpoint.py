@@ -19,7 +19,7 @@ from coterie.core.task import Task
 from coterie.data.federation import Federation, Samples
 from coterie.files import write_atomically
 
-FORMAT = "coterie checkpoint 1"
+FORMAT = "coterie checkpoint 2"
 
 
 class Checkpoint(NamedTuple):

@@ -26,7 +26,7 @@ from coterie.evaluation.evaluator import Evaluator
 from coterie.evaluation.scoring import SimulatedScorer
 from coterie.experiment.checkpoint import run_fingerprint
 from coterie.experiment.folder import Record, RunFolder
-from coterie.experiment.initial import Initial, initial_models
+from coterie.experiment.initial import Initial, given_models
 from coterie.experiment.participants import OnReply
 from coterie.experiment.settings import RunSettings
 from coterie.experiment.training import Training
@@ -44,7 +44,7 @@ class Run:
     samples are clustered, `labels` [N] is the cluster of each, client after client.
 
     The clients are simulated on this machine unless a `population` is given, with an `evaluator`
-    that scores on its data. `initial` are the models to begin with, as `initial_models` takes them;
+    that scores on its data. `initial` are the models to begin with, as `given_models` takes them;
     without it, they are those of the task.
     """
 
@@ -82,7 +82,7 @@ class Run:
             )
             scorer = SimulatedScorer(federation, simulator)
             evaluator = Evaluator(algorithm, federation, scorer, settings.protocol)
-        self.initial = None if initial is None else initial_models(initial, task)  # [j, d]
+        self.initial = None if initial is None else given_models(initial, task)  # [j, d]
         self.training = Training(
             population,
             evaluator,

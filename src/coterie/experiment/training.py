@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, get_type_hints
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from coterie.core import seeds
 from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.errors import SettingError
 from coterie.core.population import Population
+from coterie.core.state import describe_state, rebuild_state, state_tensors
 from coterie.core.task import Task
 from coterie.evaluation.evaluator import Evaluator
 from coterie.evaluation.scoring import Evaluation
@@ -108,7 +109,7 @@ class Training:
             self.state, info = self.algorithm.round(self.state, clients)
             moves = self._move_clients(info)
             self.health.check_clusters(self.cluster, info.clusters)
-            self.health.check_models(self.state)
+            self.health.check_models(state_tensors(self.state).values())
         metrics: dict[str, float] = {}
         by_cluster: dict[str, list[float | None]] = {}
         if t + 1 == self.settings.rounds or (t + 1) % self.settings.evaluate == 0:
@@ -163,10 +164,11 @@ class Training:
 
     def to_checkpoint(self, run: str) -> Checkpoint:
         """All that the run with the fingerprint `run` needs to go on from here, bit for bit."""
-        tensors = {f"state.{name}": value for name, value in self.state._asdict().items()}
+        tensors = {f"state.{path}": tensor for path, tensor in state_tensors(self.state).items()}
         tensors |= self.population.memory.to_tensors()
         tensors["cluster"] = self.cluster
         notes = {
+            "state": describe_state(self.state, self.algorithm),
             "bytes": [[*key, count] for key, count in self.bytes.parts.items()],
             "start_bytes": self.start_bytes,
             "start_seconds": self.start_seconds,
@@ -178,8 +180,7 @@ class Training:
     def restore(self, checkpoint: Checkpoint, records: list[Record]) -> None:
         """Go on from a checkpoint and the records of the rounds before it."""
         tensors, notes = checkpoint.tensors, checkpoint.notes
-        state = get_type_hints(type(self.algorithm).init)["return"]
-        self.state = state(*(tensors[f"state.{name}"] for name in state._fields))
+        self.state = rebuild_state(notes["state"], tensors, self.algorithm, "state")
         self.cluster = tensors["cluster"]
         self.records = records
         for step, way, part, count in notes["bytes"]:
