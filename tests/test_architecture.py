@@ -156,6 +156,7 @@ TESTS_OF_A_FOLDER = {
     "data/federations": {"federations"},
     "data/sources": {"sources"},
     "engine": {"other_device"},
+    "engine/kernels": {"agreement"},
     "report": {"browser"},
 }
 

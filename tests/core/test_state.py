@@ -10,9 +10,10 @@ import torch
 
 import coterie
 from coterie import CoterieWarning, FedAvg, checks
+from coterie.algorithms.fedavg import State
 from coterie.core.algorithm import Info, Serving
 from coterie.core.errors import CheckpointError, SettingError
-from coterie.core.state import describe_state, rebuild_state, state_tensors
+from coterie.core.state import annotated_state, describe_state, rebuild_state, state_tensors
 from coterie.vectors.folds import ByCluster
 
 
@@ -103,6 +104,16 @@ def test_a_state_that_the_algorithm_no_longer_has_is_refused():
     for changed in (structure, ["named", [], "Gone"]):
         with pytest.raises(CheckpointError, match="which Here no longer has"):
             rebuild_state(changed, {"other": torch.ones(1)}, Here())
+
+
+def test_a_checkpoint_without_a_structure_has_that_which_init_declares():
+    structure = annotated_state(FedAvg())
+    back = rebuild_state(structure, {"state.model": torch.ones(2)}, FedAvg(), "state")
+    assert isinstance(back, State)
+    with pytest.raises(CheckpointError, match=r"no state\.model, which FedAvg now needs"):
+        rebuild_state(structure, {"state.other": torch.ones(2)}, FedAvg(), "state")
+    with pytest.raises(CheckpointError, match="which NestedAvg no longer has"):
+        rebuild_state(annotated_state(NestedAvg()), {}, NestedAvg(), "state")
 
 
 class Counted(NamedTuple):

@@ -63,6 +63,18 @@ class Layout:
             )
         }
 
+    def step(self, models: Tensor, gradient: Tensor, lr: float) -> Tensor:
+        """Models [..., d] after a gradient step of size `lr`.
+
+        Buffers, as the running statistics of batch normalisation, take over their change whole:
+        see `Cohort.gradient`.
+        """
+        if self.trained_size == self.size:
+            return models - lr * gradient
+        sizes = [self.trained_size, self.size - self.trained_size]
+        (trained, carried), (slope, change) = (v.split(sizes, -1) for v in (models, gradient))
+        return torch.cat([trained - lr * slope, carried - change], -1)
+
     def part(self, name: str) -> Tensor:
         """The coordinates of a named part, a boolean mask [d].
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_type_hints
 
 from torch import Tensor
 
@@ -56,7 +56,6 @@ def children(value: Any) -> list[tuple[str, Any]] | None:
 
 def describe_state(state: Any, algorithm: Any) -> Any:
     """The structure of a state as JSON; refuse what could not be put together again."""
-    home = type(algorithm).__module__
     if isinstance(state, Tensor):
         return ["tensor"]
     if type(state) in VALUES:
@@ -71,10 +70,8 @@ def describe_state(state: Any, algorithm: Any) -> Any:
     inner = [[name, describe_state(part, algorithm)] for name, part in parts]
     if kind in (tuple, list, dict):
         return [kind.__name__, inner]
-    name = (
-        kind.__qualname__ if kind.__module__ == home else f"{kind.__module__}:{kind.__qualname__}"
-    )
-    if find_tuple(name, home) is not kind:
+    name = tuple_name(kind, algorithm)
+    if find_tuple(name, type(algorithm).__module__) is not kind:
         raise SettingError(
             f"the state of {type(algorithm).__name__} holds a {kind.__name__} that cannot be found "
             "again when the run is resumed: define it at the top of a module, as a NamedTuple"
@@ -88,6 +85,9 @@ def rebuild_state(
     """The state that `describe_state` described, with tensors by their path."""
     kind, *rest = structure
     if kind == "tensor":
+        if path not in tensors:
+            name = type(algorithm).__name__
+            raise CheckpointError(f"the checkpoint has no {path}, which {name} now needs")
         return tensors[path]
     if kind == "value":
         return rest[0]
@@ -106,6 +106,19 @@ def rebuild_state(
             f"{type(algorithm).__name__} no longer has"
         )
     return found(**inner)
+
+
+def annotated_state(algorithm: Any) -> Any:
+    """The structure of a state of tensors, as `init` declares it, for older checkpoints."""
+    kind = get_type_hints(type(algorithm).init).get("return", object)
+    inner = [[name, ["tensor"]] for name in getattr(kind, "_fields", ())]
+    return ["named", inner, tuple_name(kind, algorithm)]
+
+
+def tuple_name(kind: type, algorithm: Any) -> str:
+    """The name by which `find_tuple` finds a named tuple again."""
+    own = kind.__module__ == type(algorithm).__module__
+    return kind.__qualname__ if own else f"{kind.__module__}:{kind.__qualname__}"
 
 
 def find_tuple(name: str, home: str) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,11 +14,12 @@ from torch import Tensor
 
 from coterie.core.errors import CheckpointError
 from coterie.core.layout import frozen_digest
+from coterie.core.settings import identifying_settings
 from coterie.core.task import Task
 from coterie.data.federation import Federation, Samples
 from coterie.files import write_atomically
 
-FORMAT = "coterie checkpoint 2"
+FORMAT = "coterie checkpoint 1"
 
 
 class Checkpoint(NamedTuple):
@@ -90,12 +90,15 @@ def run_fingerprint(
     """What a checkpoint must agree on: algorithm, settings, data, network and first models."""
     what = [
         type(algorithm).__name__,
-        asdict(algorithm),
-        asdict(settings),
-        [task.layout.names, task.layout.shapes, frozen_digest(task.module)],
+        identifying_settings(algorithm),
+        identifying_settings(settings),
+        [task.layout.names, task.layout.shapes],
         [samples_fingerprint(part) for part in (federation.train, federation.test)],
-        None if initial is None else content_digest({"initial": initial}, {}),
     ]
+    if task.layout.frozen:
+        what.append({"frozen": frozen_digest(task.module)})
+    if initial is not None:
+        what.append({"initial": content_digest({"initial": initial}, {})})
     return json_digest(what)
 
 

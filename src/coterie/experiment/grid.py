@@ -38,6 +38,7 @@ from coterie.experiment.run import OnRound, Run, run_config
 from coterie.experiment.settings import RunSettings, grid_text, setting_names
 from coterie.files import to_json, write_text
 from coterie.registry import algorithm_name
+from coterie.tensors.threads import adaptive_threads
 
 COPIES = "copies.jsonl"
 
@@ -148,7 +149,7 @@ class Grid:
 
     def complete(self, on_round: OnRound | None = None, on_reply: OnReply | None = None) -> Run:
         """Do the rounds that are left; the copy with the lowest training loss."""
-        with closing(self.threads):
+        with closing(self.threads), adaptive_threads(self.settings.threads):
             first = self.live[0].run
             first.training.participants.on_reply = on_reply
             if first.state is None:

@@ -32,6 +32,7 @@ from coterie.experiment.settings import RunSettings
 from coterie.experiment.training import Training
 from coterie.registry import algorithm_name
 from coterie.report.sample_sheets import sample_sheets
+from coterie.tensors.threads import adaptive_threads
 from coterie.version import __version__
 
 OnRound = Callable[[Record], None]
@@ -171,6 +172,10 @@ class Run:
         `on_round` is called with the record of every round, `on_reply` whenever clients have
         replied: with the number of the round, 0 for the start, and of the replies in it so far.
         """
+        with adaptive_threads(self.settings.threads):
+            return self._complete(on_round, on_reply)
+
+    def _complete(self, on_round: OnRound | None, on_reply: OnReply | None) -> Run:
         self.training.participants.on_reply = on_reply
         if self.state is None:
             self._begin()

@@ -13,7 +13,7 @@ from coterie.core import seeds
 from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.errors import SettingError
 from coterie.core.population import Population
-from coterie.core.state import describe_state, rebuild_state, state_tensors
+from coterie.core.state import annotated_state, describe_state, rebuild_state, state_tensors
 from coterie.core.task import Task
 from coterie.evaluation.evaluator import Evaluator
 from coterie.evaluation.scoring import Evaluation
@@ -180,7 +180,8 @@ class Training:
     def restore(self, checkpoint: Checkpoint, records: list[Record]) -> None:
         """Go on from a checkpoint and the records of the rounds before it."""
         tensors, notes = checkpoint.tensors, checkpoint.notes
-        self.state = rebuild_state(notes["state"], tensors, self.algorithm, "state")
+        structure = notes.get("state") or annotated_state(self.algorithm)
+        self.state = rebuild_state(structure, tensors, self.algorithm, "state")
         self.cluster = tensors["cluster"]
         self.records = records
         for step, way, part, count in notes["bytes"]:
