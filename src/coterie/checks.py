@@ -301,7 +301,7 @@ def small_task() -> Classification:
 
 def task_for(algorithm: Any) -> Task:
     """The task that the algorithm names where others have the network above."""
-    return algorithm_task(algorithm, small_federation(), small_task())[1]
+    return algorithm_task(algorithm, small_federation(), small_task())
 
 
 def noisy_task() -> Classification:

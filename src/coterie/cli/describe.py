@@ -107,7 +107,8 @@ def messages_table(kind: type[Any]) -> str:
             continue
         upload = get_type_hints(step).get("return")
         fields = getattr(upload, "_fields", ())
-        sent, kept = dict(field_comments(upload)) if fields else {}, dict(field_comments(state))
+        sent = dict(field_comments(upload)) if upload is not None and fields else {}
+        kept = dict(field_comments(state))
         arguments = [a for a in inspect.signature(step).parameters if a not in ("self", "cohort")]
         lines.append(f"  {name}")
         for a in arguments if fields else []:

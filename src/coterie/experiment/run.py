@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from coterie.channel.metering import ByteMeter
-from coterie.core.algorithm import Algorithm
+from coterie.core.algorithm import Algorithm, serve_clients
 from coterie.core.errors import CoterieError
 from coterie.core.population import Population
 from coterie.core.task import Task
@@ -219,7 +219,8 @@ class Run:
         self.serving = self.evaluator.serve(self.state)
         self.clusters = self.training.cluster_by_client(self.serving)
         self.labels = self.evaluator.scorer.sample_labels(self.serving)
-        self.metrics = self.evaluator.metrics(self.evaluation, self.clusters)
+        metrics = self.evaluator.metrics(self.evaluation, self.clusters)
+        self.metrics = metrics | self.training.own_metrics
 
     def serve(self, federation: Federation) -> Tensor:
         """The cluster that serves each client of another federation, by its training part.
@@ -236,7 +237,7 @@ class Run:
             population=count,
             device=self.settings.device,
         )
-        serving = self.algorithm.serve(self.state, unseen.at("serve"))
+        serving = serve_clients(self.algorithm, self.state, unseen.at("serve"))
         return serving.cluster if serving.adapt is None else torch.full_like(serving.cluster, -1)
 
     @property
