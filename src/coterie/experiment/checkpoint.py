@@ -88,17 +88,17 @@ def run_fingerprint(
     initial: Tensor | None = None,
 ) -> str:
     """What a checkpoint must agree on: algorithm, settings, data, network and first models."""
-    what = [
+    what: list[Any] = [
         type(algorithm).__name__,
         identifying_settings(algorithm),
         identifying_settings(settings),
         [task.layout.names, task.layout.shapes],
         [samples_fingerprint(part) for part in (federation.train, federation.test)],
     ]
-    if task.layout.frozen:
-        what.append({"frozen": frozen_digest(task.module)})
-    if initial is not None:
-        what.append({"initial": content_digest({"initial": initial}, {})})
+    # Named only where there are any, so that runs of before frozen weights keep their fingerprint.
+    frozen = frozen_digest(task.module)
+    what += [["frozen", frozen]] if frozen else []
+    what += [] if initial is None else [["initial", content_digest({"initial": initial}, {})]]
     return json_digest(what)
 
 
