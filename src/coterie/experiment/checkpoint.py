@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from coterie.core.errors import CheckpointError
+from coterie.core.layout import frozen_digest
 from coterie.core.settings import identifying_settings
 from coterie.core.task import Task
 from coterie.data.federation import Federation, Samples
@@ -63,7 +64,8 @@ def load_checkpoint(path: Path, run: str) -> Checkpoint:
         )
     if facts["run"] != run:
         raise CheckpointError(
-            f"the checkpoint {path} belongs to another run: other settings or other data"
+            f"the checkpoint {path} belongs to another run: other settings, other data or another "
+            "network"
         )
     return Checkpoint(int(facts["rounds"]), run, tensors, json.loads(facts["notes"]))
 
@@ -78,15 +80,25 @@ def content_digest(tensors: dict[str, Tensor], facts: dict[str, str]) -> str:
     return total.hexdigest()
 
 
-def run_fingerprint(algorithm: Any, settings: Any, task: Task, federation: Federation) -> str:
-    """What a checkpoint must agree on: algorithm, settings, data and network."""
-    what = [
+def run_fingerprint(
+    algorithm: Any,
+    settings: Any,
+    task: Task,
+    federation: Federation,
+    initial: Tensor | None = None,
+) -> str:
+    """What a checkpoint must agree on: algorithm, settings, data, network and first models."""
+    what: list[Any] = [
         type(algorithm).__name__,
         identifying_settings(algorithm),
         identifying_settings(settings),
         [task.layout.names, task.layout.shapes],
         [samples_fingerprint(part) for part in (federation.train, federation.test)],
     ]
+    # Named only where there are any, so that runs of before frozen weights keep their fingerprint.
+    frozen = frozen_digest(task.module)
+    what += [["frozen", frozen]] if frozen else []
+    what += [] if initial is None else [["initial", content_digest({"initial": initial}, {})]]
     return json_digest(what)
 
 

@@ -23,6 +23,7 @@ class NodeInfo(NamedTuple):
     shape: tuple[int, ...]  # of one sample
     types: tuple[torch.dtype, torch.dtype]  # of samples and of targets
     tested: bool  # whether its clients have test samples
+    frozen: str  # digest of the frozen weights of its network
 
 
 def read_enrolment(app: App, reply: Packet) -> NodeInfo:
@@ -45,7 +46,8 @@ def read_enrolment(app: App, reply: Packet) -> NodeInfo:
     if cluster is not None and not (complete and all(isinstance(c, int) for c in cluster)):
         raise BadPacket("it must say of all its clients in which true cluster they are, or of none")
     kinds = TYPES[types[0]], TYPES[types[1]]
-    return NodeInfo(names, sizes, cluster, tuple(shape), kinds, bool(reply.header.get("tested")))
+    tested, frozen = bool(reply.header.get("tested")), str(reply.header.get("frozen", ""))
+    return NodeInfo(names, sizes, cluster, tuple(shape), kinds, tested, frozen)
 
 
 def check_reply(

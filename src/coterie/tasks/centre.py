@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 
@@ -21,10 +23,12 @@ class Centre(NetworkTask):
     [18.0]
     """
 
+    predicts = False
+
     def __init__(
         self, features: int, *, scale: float = 1.0, dtype: torch.dtype = torch.float32
     ) -> None:
-        super().__init__(Point(features, dtype), scale=scale)
+        super().__init__(partial(Point, features, dtype), scale=scale)
         self.features = features
 
     def losses(self, output: Tensor, y: Tensor) -> Tensor:
@@ -49,11 +53,7 @@ class Point(nn.Module):
 
     def __init__(self, features: int, dtype: torch.dtype) -> None:
         super().__init__()
-        self.centre = nn.Parameter(torch.empty(features, dtype=dtype))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        nn.init.normal_(self.centre)
+        self.centre = nn.Parameter(torch.randn(features, dtype=dtype))
 
     def forward(self, x: Tensor) -> Tensor:
         return x.flatten(1) - self.centre

@@ -8,7 +8,6 @@ from typing import Any
 
 from coterie.core.task import Task
 from coterie.data.federation import Federation
-from coterie.tasks.centre import Centre
 from coterie.tasks.classification import Classification
 from coterie.tasks.regression import Regression
 
@@ -21,17 +20,22 @@ def default_task(federation: Federation, network: Any) -> Classification | Regre
     return kind(module, scale=federation.scale)
 
 
-def learns_centres(algorithm: Any) -> bool:
-    """Whether the models of an algorithm are centres of samples, whatever the network."""
-    return getattr(algorithm, "learns", "") == "centres"
+def algorithm_task(
+    algorithm: Any, federation: Federation, default: Task
+) -> tuple[Federation, Task]:
+    """A federation as the algorithm sees it, and what it learns there.
+
+    That is the task that the algorithm names, `algorithm.task(default, federation)`, or `default`
+    if it names none.
+    """
+    names_task = getattr(algorithm, "task", None)
+    task: Task = default if names_task is None else names_task(default, federation)
+    # Where nothing is predicted, labels that are classes are there to score the clusters by.
+    if not task.predicts and not federation.train.y.is_floating_point():
+        federation = replace(federation, sample_clusters=True)
+    return federation, task
 
 
 def prepare_task(algorithm: Any, federation: Federation, network: Any) -> tuple[Federation, Task]:
-    """A federation as the algorithm sees it, and what it learns there."""
-    if not learns_centres(algorithm):
-        return federation, default_task(federation, network)
-    samples = federation.train
-    # Nothing is predicted: labels that are classes are there to score the clusters by.
-    if not samples.y.is_floating_point():
-        federation = replace(federation, sample_clusters=True)
-    return federation, Centre(samples.x[0].numel(), scale=federation.scale)
+    """The same with a network of `NETWORKS` for the default."""
+    return algorithm_task(algorithm, federation, default_task(federation, network))

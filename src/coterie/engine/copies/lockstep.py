@@ -28,6 +28,7 @@ from coterie.engine.kernels import kernel_for
 from coterie.engine.kernels.batched import BatchedKernel
 from coterie.engine.simulator import Simulator
 from coterie.tensors.devices import default_device, working_bytes
+from coterie.tensors.threads import adapt_threads
 
 SHARED_BYTES = 64 * 2**20  # what the models of copies that are worked on together may occupy
 LARGEST_CHUNK = 1024
@@ -164,6 +165,7 @@ def answer_requests(waiting: list[CopyThread], kernel: Kernel, shared: SharedWor
         first = left[0][1]
         group = [pair for pair in left if pair[1].matches(first)]
         left = [pair for pair in left if not pair[1].matches(first)]
+        adapt_threads(len(group) * first.rows.y.numel() * first.models.shape[-1])
         with torch.set_grad_enabled(first.grad), default_device(first.rows.y.device):
             answers = answer_group([request for _, request in group], kernel, shared)
             for (thread, _), answer in zip(group, answers, strict=True):

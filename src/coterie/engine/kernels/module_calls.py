@@ -32,7 +32,8 @@ def differentiate(loss: Tensor, trained: Tensors) -> list[Tensor]:
 def module_on(device: torch.device, module: nn.Module) -> nn.Module:
     """The network itself, or a copy of it on another device.
 
-    Its weights are never used, but it may have buffers that are in no state dict.
+    Of its own tensors, those that are no part of a model are used: frozen weights, and buffers that
+    are in no state dict.
     """
     return module if device.type == "cpu" else copy.deepcopy(module).to(device)
 
