@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from coterie.core.errors import DataError
-from coterie.tasks.network import NetworkTask
+from coterie.tasks.network import NetworkTask, for_each_sample
 
 
 class Classification(NetworkTask):
@@ -32,6 +32,11 @@ class Classification(NetworkTask):
         """softmax - 1 at the label."""
         slopes = torch.softmax(output, 1)
         return slopes.scatter_add_(1, y[:, None], slopes.new_full((), -1).expand_as(y[:, None]))
+
+    def mix(self, outputs: Tensor, shares: Tensor) -> Tensor:
+        """The logarithm of the mean probabilities, weighted by the shares."""
+        weight = for_each_sample(shares, outputs)
+        return torch.logsumexp(torch.log_softmax(outputs, -1) + weight.log(), 0)
 
     def targets(self, y: Tensor) -> Tensor:
         return y.long()
