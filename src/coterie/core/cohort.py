@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from coterie.core import seeds
+from coterie.core.samples import as_batch
 from coterie.core.task import Task
 from coterie.tensors.devices import CPU
 from coterie.tensors.lazy import to_device
@@ -24,8 +25,8 @@ from coterie.tensors.lazy import to_device
 class Rows(NamedTuple):
     """Samples of a cohort, padded to the longest client; padding never changes a result."""
 
-    x: Tensor  # [m, n, ...]
-    y: Tensor  # [m, n]
+    x: Any  # [m, n, ...]; `Indexed` (core/samples.py) where a sample is more than one tensor
+    y: Any  # [m, n], with further axes where a target has some; `Indexed` for sequences of targets
     size: Tensor  # [m] rows that count; those behind them are padding
 
     @property
@@ -169,10 +170,13 @@ class Cohort:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """The features [n_i, ...] and targets [n_i] of one client after another."""
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        """The features [n_i, ...] and targets [n_i] of one client after another.
+
+        Sequences come `Padded`, several inputs as `Inputs` (core/samples.py).
+        """
         for x, y, size in zip(self._rows.x, self._rows.y, self._sizes, strict=True):
-            yield x[:size], y[:size]
+            yield as_batch(x[:size]), as_batch(y[:size])
 
     @property
     def size(self) -> Tensor:

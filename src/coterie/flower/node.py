@@ -32,6 +32,7 @@ from coterie.evaluation.client_map import losses_or_gradients
 from coterie.evaluation.scoring import score_by_label
 from coterie.experiment.settings import make_settings, setting_names
 from coterie.flower.memory import MemoryVersions
+from coterie.flower.sample_kinds import encode_kinds
 from coterie.flower.settings import App
 from coterie.flower.wire import BadPacket, Packet, decode_arguments, decode_packet, encode_packet
 from coterie.registry import find
@@ -141,8 +142,7 @@ class Node:
             "app": self.app.fingerprint,
             "clients": self.names,
             "cluster": None if self.cluster is None else self.cluster.tolist(),
-            "shape": list(samples.x.shape[1:]),
-            "types": [str(v.dtype).removeprefix("torch.") for v in (samples.x, samples.y)],
+            "samples": encode_kinds(samples),
             "tested": self.test is not None,
         }
         return Packet(header, {"sizes": samples.sizes})

@@ -7,8 +7,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from coterie.core.samples import PartKind
+from coterie.flower.sample_kinds import decode_kinds
 from coterie.flower.settings import App
-from coterie.flower.wire import TYPES, BadPacket, Packet
+from coterie.flower.wire import BadPacket, Packet
 
 Spec = dict[str, tuple[tuple[int, ...], torch.dtype]]  # field -> shape after the client axis, type
 Answers = list[tuple[Tensor, Any]]  # the clients of a node, and what they sent
@@ -20,8 +22,8 @@ class NodeInfo(NamedTuple):
     names: list[str]  # of its clients
     sizes: Tensor  # [a] training samples
     cluster: list[int] | None  # true clusters, where they are known
-    shape: tuple[int, ...]  # of one sample
-    types: tuple[torch.dtype, torch.dtype]  # of samples and of targets
+    inputs: tuple[PartKind, ...]  # what its samples are like
+    target: PartKind  # and their targets
     tested: bool  # whether its clients have test samples
 
 
@@ -35,17 +37,12 @@ def read_enrolment(app: App, reply: Packet) -> NodeInfo:
     sizes = reply.tensor("sizes")
     if sizes.shape != (len(names),) or sizes.dtype != torch.long or bool((sizes < 1).any()):
         raise BadPacket("it must say how many samples each of its clients has")
-    shape, types = reply.get("shape", list), reply.get("types", list)
-    if not all(isinstance(n, int) and n > 0 for n in shape) or len(types) != 2:
-        raise BadPacket("it must say which shape its samples have")
-    if any(kind not in TYPES for kind in types):
-        raise BadPacket("it must say of which type its samples are")
+    inputs, target = decode_kinds(reply.header.get("samples"))
     cluster = reply.header.get("cluster")
     complete = isinstance(cluster, list) and len(cluster) == len(names)
     if cluster is not None and not (complete and all(isinstance(c, int) for c in cluster)):
         raise BadPacket("it must say of all its clients in which true cluster they are, or of none")
-    kinds = TYPES[types[0]], TYPES[types[1]]
-    return NodeInfo(names, sizes, cluster, tuple(shape), kinds, bool(reply.header.get("tested")))
+    return NodeInfo(names, sizes, cluster, inputs, target, bool(reply.header.get("tested")))
 
 
 def check_reply(

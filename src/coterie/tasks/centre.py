@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from coterie.core.errors import DataError
-from coterie.tasks.network import NetworkTask
+from coterie.tasks.network import NetworkTask, kinds_text
 
 
 class Centre(NetworkTask):
@@ -34,8 +36,10 @@ class Centre(NetworkTask):
     def targets(self, y: Tensor) -> Tensor:
         return y
 
-    def check_samples(self, x: Tensor, y: Tensor) -> None:
+    def check_samples(self, x: Any, y: Any) -> None:
         """Refuse samples of another dimension."""
+        if not isinstance(x, Tensor):
+            raise DataError(f"a centre is one of samples of one tensor each, got {kinds_text(x)}")
         found = x[0].numel()
         if found != self.features:
             raise DataError(
