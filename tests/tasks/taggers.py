@@ -98,6 +98,17 @@ def tagging_federation(sizes: list[int], seed: int = 0, **options) -> Federation
     )
 
 
+def labelled_federation(sizes: list[int], seed: int = 0) -> Federation:
+    """Clients with one label for a sentence: whether its first word is even, or odd."""
+    return Federation.from_clients(
+        [
+            (sentences, [int(sentence[0] + i) % 2 for sentence in sentences])
+            for i, (sentences, _) in enumerate(tagged_clients(sizes, seed))
+        ],
+        cluster=[i % 2 for i in range(len(sizes))],
+    )
+
+
 def tagging_task(dtype: torch.dtype = torch.float32) -> TokenClassification:
     """Tags by an LSTM."""
     return TokenClassification(lambda: LstmTagger().to(dtype))

@@ -49,10 +49,10 @@ class TokenClassification(NetworkTask):
             raise DataError(
                 "token classification takes a sequence of whole numbers from 0 per sample as target"
             )
-        if isinstance(y, Ragged):
-            check_lengths(x, y)
+        lengths = target_lengths(y)
+        check_lengths(x, lengths)
         output = self.probe(x[:2], axes=3)
-        cut_outputs(output, int(y[:2].lengths.max()) if isinstance(y, Ragged) else y.shape[1])
+        cut_outputs(output, int(lengths[:2].max()))
         check_labels(self.module, output.shape[-1], values)
 
     def score(self, output: Tensor, y: Any, mask: Tensor) -> Tensor:
@@ -96,13 +96,18 @@ def cut_outputs(output: Tensor, longest: int) -> Tensor:
     return output[..., :longest, :]
 
 
-def check_lengths(x: Any, y: Ragged) -> None:
-    """Refuse targets that are not as long as the tokens that they belong to."""
+def target_lengths(y: Any) -> Tensor:
+    """How many labels each sample has, [N]."""
+    return y.lengths if isinstance(y, Ragged) else torch.full((len(y),), y.shape[1])
+
+
+def check_lengths(x: Any, wanted: Tensor) -> None:
+    """Refuse sequences that have other lengths [N] than their targets; one input must have them."""
     inputs = x.parts.values() if isinstance(x, Inputs) else [x]
     found = [part.lengths for part in inputs if isinstance(part, Ragged)]
-    if found and not any(torch.equal(lengths, y.lengths) for lengths in found):
-        row = int((found[0] != y.lengths).nonzero()[0])
+    if found and not any(torch.equal(lengths, wanted) for lengths in found):
+        row = int((found[0] != wanted).nonzero()[0])
         raise DataError(
-            f"a sequence must have as many targets as tokens, got {int(y.lengths[row])} for "
+            f"a sequence must have as many targets as tokens, got {int(wanted[row])} for "
             f"{int(found[0][row])}"
         )
