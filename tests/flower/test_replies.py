@@ -147,6 +147,8 @@ def test_a_large_reply_is_usual_where_all_are_large(tmp_path):
         ({"clients": ["a", "a"]}, "each once"),
         ({"clients": ["a", "b", "c"]}, "how many samples"),
         ({"samples": None}, "what its samples and its targets are like"),
+        ({"outputs": 0}, "1 to 1000000 outputs, got 0"),
+        ({"outputs": 10**9}, "1 to 1000000 outputs"),
         ({"cluster": [1]}, "in which true cluster"),
         ({"clients": "a"}, "`clients` of a message"),
     ],

@@ -257,4 +257,5 @@ def placeholder_federation(app: App, node: NodeInfo) -> Federation:
     if app.schema is not None:
         return app.schema.stub(node.inputs[0].shape, node.inputs[0].dtype)
     data, made_up = app.plan.federation, made_up_samples(node.inputs, node.target)
-    return Federation(made_up, class_count=data.class_count, scale=data.pixel_scale)
+    classes = getattr(data, "class_count", 0) or node.outputs
+    return Federation(made_up, class_count=classes, scale=getattr(data, "pixel_scale", 1.0))

@@ -94,6 +94,7 @@ class Node:
                 f"share {file.share} of {len(federation)} clients is nobody: the data has too few"
             )
         self.names = client_names(federation)[begin:end]
+        self.outputs = federation.outputs
         self.cluster = None if federation.cluster is None else federation.cluster[begin:end]
         self.train = federation.train.part(begin, end)
         self.test = None if federation.test is None else federation.test.part(begin, end)
@@ -143,6 +144,7 @@ class Node:
             "clients": self.names,
             "cluster": None if self.cluster is None else self.cluster.tolist(),
             "samples": encode_kinds(samples),
+            "outputs": self.outputs,
             "tested": self.test is not None,
         }
         return Packet(header, {"sizes": samples.sizes})

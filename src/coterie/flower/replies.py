@@ -13,6 +13,7 @@ from coterie.flower.settings import App
 from coterie.flower.wire import BadPacket, Packet
 
 Spec = dict[str, tuple[tuple[int, ...], torch.dtype]]  # field -> shape after the client axis, type
+MAX_OUTPUTS = 10**6
 Answers = list[tuple[Tensor, Any]]  # the clients of a node, and what they sent
 
 
@@ -24,6 +25,7 @@ class NodeInfo(NamedTuple):
     cluster: list[int] | None  # true clusters, where they are known
     inputs: tuple[PartKind, ...]  # what its samples are like
     target: PartKind  # and their targets
+    outputs: int  # that a network needs for these
     tested: bool  # whether its clients have test samples
 
 
@@ -38,11 +40,15 @@ def read_enrolment(app: App, reply: Packet) -> NodeInfo:
     if sizes.shape != (len(names),) or sizes.dtype != torch.long or bool((sizes < 1).any()):
         raise BadPacket("it must say how many samples each of its clients has")
     inputs, target = decode_kinds(reply.header.get("samples"))
+    outputs = reply.get("outputs", int)
+    if not 1 <= outputs <= MAX_OUTPUTS:
+        raise BadPacket(f"a network has 1 to {MAX_OUTPUTS} outputs, got {outputs}")
     cluster = reply.header.get("cluster")
     complete = isinstance(cluster, list) and len(cluster) == len(names)
     if cluster is not None and not (complete and all(isinstance(c, int) for c in cluster)):
         raise BadPacket("it must say of all its clients in which true cluster they are, or of none")
-    return NodeInfo(names, sizes, cluster, inputs, target, bool(reply.header.get("tested")))
+    tested = bool(reply.header.get("tested"))
+    return NodeInfo(names, sizes, cluster, inputs, target, outputs, tested)
 
 
 def check_reply(

@@ -51,9 +51,10 @@ def decode_kind(raw: Any) -> PartKind:
         raise BadPacket("it must say what its samples and its targets are like")
     if not all(type(side) is int and side > 0 for side in shape):
         raise BadPacket("it must say which shape its samples have")
-    if fields.get("type") not in TYPES:
+    kind = fields.get("type")
+    if not isinstance(kind, str) or kind not in TYPES:
         raise BadPacket("it must say of which type its samples are")
-    return PartKind(name, tuple(shape), TYPES[fields["type"]], ragged)
+    return PartKind(name, tuple(shape), TYPES[kind], ragged)
 
 
 def made_up_samples(inputs: tuple[PartKind, ...], target: PartKind) -> Samples:
