@@ -17,10 +17,10 @@ LAYERS = {
     "core": {"tensors"},
     "vectors": {"core", "tensors"},
     "starts": {"core", "vectors"},
-    "algorithms": {"core", "vectors", "starts"},
     "networks": {"core"},
     "data": {"core", "tensors", "files"},
     "tasks": {"core", "networks", "data"},
+    "algorithms": {"core", "vectors", "starts", "data", "tasks"},
     "channel": {"core", "tensors"},
     "engine": {"core", "tensors", "data", "channel"},
     "registry": {"core", "algorithms", "data", "networks"},
@@ -156,6 +156,7 @@ TESTS_OF_A_FOLDER = {
     "data/federations": {"federations"},
     "data/sources": {"sources"},
     "engine": {"other_device"},
+    "engine/kernels": {"agreement"},
     "report": {"browser"},
 }
 

@@ -32,8 +32,8 @@ from coterie.engine.simulator import Simulator
 from coterie.experiment.run import Run
 from coterie.experiment.settings import RunSettings
 from coterie.experiment.simulate import simulate
-from coterie.tasks import Centre, Classification
-from coterie.tasks.defaults import learns_centres
+from coterie.tasks import Classification
+from coterie.tasks.defaults import algorithm_task
 
 Check = Callable[[Any], None]
 
@@ -51,8 +51,8 @@ def check_algorithm(algorithm: Algorithm[Any]) -> None:
 
 def applies(check: Check, algorithm: Algorithm[Any]) -> bool:
     """Whether a check says something about an algorithm: some are about settings it may lack."""
-    if check is any_network_will_do and learns_centres(algorithm):
-        return False  # it has no network
+    if check is any_network_will_do and hasattr(algorithm, "task"):
+        return False  # it does not take any network
     if check is empty_cluster_keeps_its_model:
         return "models" in get_type_hints(type(algorithm).init)["return"]._fields
     return has_setting(algorithm, "k") if check is one_cluster_works else True
@@ -290,19 +290,26 @@ def small_federation(sizes: list[int] | None = None, order: Tensor | None = None
 
 def small_task() -> Classification:
     """A small network in double precision, so that rounding cannot hide or feign a difference."""
-    network = nn.Sequential(nn.Linear(FEATURES, 6), nn.Tanh(), nn.Linear(6, CLASSES))
-    return Classification(network.double())
+
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Linear(FEATURES, 6), nn.Tanh(), nn.Linear(6, CLASSES)).double()
+
+    return Classification(build)
 
 
 def task_for(algorithm: Any) -> Task:
-    """The network above, or a point for an algorithm that finds centres."""
-    return Centre(FEATURES, dtype=torch.float64) if learns_centres(algorithm) else small_task()
+    """The task that the algorithm names where others have the network above."""
+    return algorithm_task(algorithm, small_federation(), small_task())[1]
 
 
 def noisy_task() -> Classification:
     """A network that draws and that has buffers."""
-    layers = [nn.Linear(FEATURES, 6), nn.BatchNorm1d(6), nn.Dropout(0.2), nn.Linear(6, CLASSES)]
-    return Classification(nn.Sequential(*layers).double())
+
+    def build() -> nn.Module:
+        first, last = nn.Linear(FEATURES, 6), nn.Linear(6, CLASSES)
+        return nn.Sequential(first, nn.BatchNorm1d(6), nn.Dropout(0.2), last).double()
+
+    return Classification(build)
 
 
 def short_run(algorithm: Any, data: Federation, **settings: Any) -> Run:

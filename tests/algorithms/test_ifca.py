@@ -162,7 +162,7 @@ def test_unseen_clients_choose_by_loss():
     run = coterie.simulate(
         IFCA(k=2, start="farthest"),
         line([1, 1, -1, -1]),
-        coterie.Regression(nn.Linear(1, 1, bias=False)),
+        coterie.Regression(lambda: nn.Linear(1, 1, bias=False)),
         rounds=3,
     )
     cluster = run.serve(line([-1.2, 0.7]))
@@ -182,14 +182,17 @@ def test_it_trains_any_network_with_buffers_and_dropout():
         y = torch.randint(2, (12,))
         x = centre[(y + i % 2) % 2] + 0.3 * torch.randn(12, 1, 6, 6)
         clients.append((x, y))
-    network = nn.Sequential(
-        nn.Conv2d(1, 4, 3),
-        nn.BatchNorm2d(4),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Dropout(0.1),
-        nn.Linear(64, 2),
-    )
+
+    def network():
+        return nn.Sequential(
+            nn.Conv2d(1, 4, 3),
+            nn.BatchNorm2d(4),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Dropout(0.1),
+            nn.Linear(64, 2),
+        )
+
     federation = Federation.from_clients(clients, cluster=[0, 1] * 3)
     run = coterie.simulate(IFCA(k=2), federation, Classification(network), rounds=4)
     assert run.metrics["ari"] == 1.0
@@ -213,7 +216,7 @@ def test_an_easy_federation_is_recovered_from_every_start():
     y[4:] = 1 - y[4:]
     train = Samples.of(zip(x, y, strict=True))
     federation = Federation(train, cluster=torch.arange(8) // 4)
-    task = Classification(nn.Linear(5, 2))
+    task = Classification(lambda: nn.Linear(5, 2))
     for start in ("random", "restarts", "reject", "farthest"):
         run = coterie.simulate(
             IFCA(k=2, start=start, lr=0.5, tries=30), federation, task, rounds=10, seed=1

@@ -138,7 +138,10 @@ class HalfDeaf(Tap):
 
 def test_unseen_clients_choose_by_loss():
     run = coterie.simulate(
-        OneShot(lr=0.25), line([1, 1, -1, -1]), Regression(nn.Linear(1, 1, bias=False)), rounds=3
+        OneShot(lr=0.25),
+        line([1, 1, -1, -1]),
+        Regression(lambda: nn.Linear(1, 1, bias=False)),
+        rounds=3,
     )
     cluster = run.serve(line([-1.2, 0.7]))
     assert cluster.tolist() == [run.clusters[2].item(), run.clusters[0].item()]

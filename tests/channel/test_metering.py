@@ -1,5 +1,8 @@
 import torch
+from torch import nn
 
+import coterie
+from coterie import Federation
 from coterie.channel.lost_replies import LostReplies
 from coterie.channel.metering import ByteMeter, Metering
 from coterie.core.clients import Each
@@ -33,3 +36,18 @@ def test_lost_replies_are_not_folded_and_not_counted():
     assert len(up.cluster) == len(ids)
     assert count.table()["Echo.step"]["up"]["model"] == len(ids) * 16
     assert count.table()["Echo.step"]["down"]["model"] == 200 * 16
+
+
+def test_a_frozen_layer_is_not_sent():
+    """1,000 x 1,000 frozen weights are 4 MB; what is trained behind them are 1,001 numbers."""
+
+    def build():
+        frozen = nn.Linear(1000, 1000).requires_grad_(False)
+        return nn.Sequential(frozen, nn.ReLU(), nn.Linear(1000, 1))
+
+    data = Federation.from_clients([(torch.rand(3, 1000), torch.rand(3))] * 2)
+    run = coterie.simulate(coterie.FedAvg(steps=1), data, coterie.Regression(build), rounds=3)
+    clients, rounds, model = 2, 3, 1001 * 4
+    assert run.bytes.table()["FedAvg.train"]["up"]["model"] == clients * rounds * model
+    assert run.bytes.total("down") == clients * rounds * model
+    assert run.models.shape == (1, 1001)

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from coterie import Classification, Regression
-from coterie.core.cohort import shuffled_batches
+from coterie.core.batches import shuffled_batches
 from coterie.data.federation import Samples
 from coterie.engine.simulator import Simulator
 

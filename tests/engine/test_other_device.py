@@ -51,8 +51,13 @@ def short(algorithm):
 
 def convolution():
     """A small network of convolutions for the samples of the conformance suite."""
-    layers = [nn.Unflatten(1, (1, checks.FEATURES)), nn.Conv1d(1, 3, 2), nn.Tanh(), nn.Flatten()]
-    return Classification(nn.Sequential(*layers, nn.Linear(12, checks.CLASSES)).double())
+
+    def build():
+        image = nn.Unflatten(1, (1, checks.FEATURES))
+        layers = [image, nn.Conv1d(1, 3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(12, checks.CLASSES)]
+        return nn.Sequential(*layers).double()
+
+    return Classification(build)
 
 
 def both(algorithm, task, federation=None, **settings):
@@ -121,8 +126,18 @@ def test_several_starts_and_values_give_the_same_elsewhere(known, monkeypatch):
     algorithm = coterie.IFCA(k=2, average="gradients", start="random")
     alike(*both(algorithm, checks.small_task(), starts=2, grid={"lr": [0.1, 0.5]}))
     lines, _ = coterie.load("linear-mixture", clients=6, samples=9, features=4)
-    task = coterie.Regression(nn.Linear(4, 1).double())
+    task = coterie.Regression(lambda: nn.Linear(4, 1).double())
     alike(*both(algorithm, task, lines, starts=3, rounds=9, evaluate=9))
+
+
+def test_frozen_weights_are_there_too(known):
+    def build():
+        image = nn.Unflatten(1, (1, checks.FEATURES))
+        layers = [image, nn.Conv1d(1, 3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(12, checks.CLASSES)]
+        layers[1].requires_grad_(False)
+        return nn.Sequential(*layers).double()
+
+    alike(*both(short(CASES["ifca"]), Classification(build)))
 
 
 def test_clients_that_never_train_are_served_elsewhere(known):

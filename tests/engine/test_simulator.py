@@ -86,7 +86,7 @@ def peak():
 def run(clients, folder):
     x, y = torch.zeros(clients * 2, 64), torch.arange(clients * 2) % 10
     data = Federation(Samples(x, y, torch.arange(clients + 1) * 2))
-    task = coterie.Classification(mlp(64, 100, 10))
+    task = coterie.Classification(lambda: mlp(64, 100, 10))
     coterie.simulate(algorithm, data, task, rounds=2, evaluate=2, folder=folder)
 
 algorithm = {"fedavg": coterie.FedAvg(steps=1), "ifca": coterie.IFCA(k=2, steps=1, start="random")}
@@ -169,6 +169,37 @@ def test_cohorts_of_any_samples_are_split_and_chosen_from(kind):
     torch.testing.assert_close(few.loss(models)[4], whole.loss(models)[4])
     for (x, y), size in zip(whole, SIZES, strict=True):
         assert len(x) == len(y) == size
+
+
+@kinds
+def test_cohorts_of_any_samples_answer_all_that_a_step_may_ask(kind):
+    federation, task = KINDS[kind]
+    some = Simulator(federation(SIZES).train, task)
+    cohort = some.cohort(some.ids, 0, (0,))
+    model = task.draw(torch.Generator().manual_seed(0))
+    start = model.expand(len(SIZES), -1)
+    losses = cohort.losses(model[None])[:, :, 0]
+    assert losses.shape == (len(SIZES), max(SIZES))
+    torch.testing.assert_close(losses.sum(1) / cohort.size, cohort.loss(model[None])[:, 0])
+    # Weights of 1 are none; with weights of 0 a client stands still, as one without samples does.
+    plain = cohort.descend(start, lr=0.5, steps=2)
+    weights = cohort.mask.to(torch.float64)
+    torch.testing.assert_close(cohort.descend(start, lr=0.5, steps=2, weights=weights), plain)
+    weights[3] = 0
+    assert torch.equal(cohort.descend(start, lr=0.5, steps=2, weights=weights)[3], model)
+    chosen = cohort.mask.clone()
+    chosen[3] = False
+    few = cohort.among(chosen).descend(start, lr=0.5, steps=2)
+    assert torch.equal(few[3], model)
+    torch.testing.assert_close(few[4], plain[4])
+    empty = cohort.among(torch.zeros_like(chosen))
+    assert not empty.score(start).any()
+    assert empty.loss(model[None]).isinf().all()
+
+    def objective(call, x, y, generator):
+        return task.losses(call(None, x), y).mean()
+
+    torch.testing.assert_close(cohort.minimise(objective, start, lr=0.5, steps=2), plain)
 
 
 @kinds

@@ -154,7 +154,7 @@ def test_numbers_that_are_not_finite_are_null_in_json(tmp_path):
         run = coterie.simulate(
             FedAvg(lr=1e6, steps=100),
             federation,
-            Regression(nn.Linear(3, 1)),
+            Regression(lambda: nn.Linear(3, 1)),
             rounds=2,
             folder=tmp_path / "r",
         )

@@ -4,9 +4,12 @@ import pytest
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
-from coterie.core.errors import CoterieError
+from coterie.core.errors import CoterieError, DataError
 from coterie.flower import roster
 from coterie.flower.node import NodeWorker
+from coterie.flower.server import run_server
+from coterie.flower.wire import Packet, decode_packet, encode_packet
+from coterie.networks import Mlp
 from tests.flower.fake import (
     IFCA,
     FakeGrid,
@@ -86,3 +89,37 @@ def test_strangers_and_impostors_are_left_out(tmp_path, monkeypatch):
     run = deployed(tmp_path, IFCA, {3: joined_later}, grid=grid)
     assert any("node 8 is left out: client 0 is already at node 1" in text for text in run.warnings)
     alike(run, simulated(IFCA))
+
+
+@pytest.fixture
+def half_frozen(monkeypatch):
+    """Perceptrons whose first layer is frozen at what it was drawn."""
+    module = Mlp.module
+
+    def build(self, shape, outputs):
+        network = module(self, shape, outputs)
+        network[1].requires_grad_(False)
+        return network
+
+    monkeypatch.setattr(Mlp, "module", build)
+
+
+def test_frozen_weights_are_drawn_alike_on_the_server_and_on_every_node(tmp_path, half_frozen):
+    run = deployed(tmp_path, IFCA)
+    assert run.models.shape[1] == 8 * 10 + 10
+    alike(run, simulated(IFCA))
+
+
+def test_a_node_with_other_frozen_weights_is_refused(tmp_path, half_frozen):
+    app = make_app(*IFCA, out=str(tmp_path / "run"), nodes=3, timeout=10.0)
+    grid = FakeGrid(app, thirds(tmp_path))
+
+    def other_weights(reply):
+        packet = decode_packet(reply.content)
+        header = {**packet.header, "frozen": "0" * 16}
+        reply.content = encode_packet(Packet(header, packet.tensors))
+        return reply
+
+    grid.change = {3: other_weights}
+    with pytest.raises(DataError, match=r"client .* has other frozen weights than the server's"):
+        run_server(grid, app.config(), "1")

@@ -173,7 +173,8 @@ class CFL(LocalTraining):
         norm = update.norm(dim=1)
         largest = norm.new_zeros(len(mean)).scatter_reduce(0, cluster, norm, "amax")
         norms = torch.stack([mean.norm(dim=1), largest], 1)
-        return norms / self.decay**round if self.thresholds == "fractions" else norms
+        factor = self.rate_factor(round)
+        return norms / factor if self.thresholds == "fractions" and factor else norms
 
     def _clusters_to_split(self, norms: Tensor, scale: Tensor, cluster: Tensor) -> list[int]:
         """The clusters that are at rest while their clients are not."""

@@ -67,5 +67,5 @@ class FedSGD(GradientSettings):
     @on_client
     def differentiate(self, cohort: Cohort, model: Tensor) -> Upload:
         model = model.expand(len(cohort), -1)
-        gradient = cohort.gradient(model, batch=self.batch, weight_decay=self.weight_decay)
+        gradient = self.client_gradient(cohort, model)
         return Upload(torch.zeros_like(cohort.ids), gradient, cohort.size)

@@ -100,7 +100,7 @@ def largest_separating(lams: list[float], a: float, models: Tensor) -> float:
 
 @on_client
 def slope(self: Any, cohort: Cohort, model: Tensor) -> Slope:
-    gradient = cohort.gradient(model.expand(len(cohort), -1))
+    gradient = cohort.gradient(model.expand(len(cohort), -1), statistics=False)
     return Slope(gradient[:, self.fused(cohort.task).part])
 
 

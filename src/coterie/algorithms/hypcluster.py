@@ -65,12 +65,12 @@ class HypCluster(LocalTraining):
         trial = starts.Trial(
             k=self.k,
             start=start,
-            draw=lambda attempt: start.models(self.k, attempt),
+            draw=start.models,
             losses=partial(steps.ask_losses, self.losses),
             advance=self._advance,
             teach=self._advance,
         )
-        return State(starts.POLICIES[self.start](trial, self.tries, self.start_rounds))
+        return State(starts.begin_models(self.start, trial, self.tries, self.start_rounds))
 
     def round(self, state: State, clients: Clients) -> tuple[State, Info]:
         fold = ByCluster(self.k, by_size=True)

@@ -81,6 +81,11 @@ class IFCA(LocalTraining):
 
     def init(self, start: Start) -> State:
         at_most_clients(self, "k", start.clients)
+        if self.average == "gradients" and self.optimizer != "sgd":
+            raise SettingError(
+                "`optimizer` of IFCA must be sgd where gradients are averaged, since the server "
+                f"makes the step, got {self.optimizer}"
+            )
         if self.average == "gradients" and keeps_statistics(start.task.module):
             raise SettingError(
                 "`average` of IFCA must be models for a network with batch normalisation, whose "
@@ -136,7 +141,7 @@ class IFCA(LocalTraining):
         """What clients send that train a whole model each [m, d], that of their cluster."""
         sharing, frozen = self.sharing(cohort.task), self.share == "frozen"
         if self.average == "gradients":
-            trained = cohort.gradient(model, batch=self.batch, weight_decay=self.weight_decay)
+            trained = self.client_gradient(cohort, model)
         else:
             trained = self.local_update(cohort, model, part=sharing.part if frozen else None)
         own, trunk = sharing.parts(trained)

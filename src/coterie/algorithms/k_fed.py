@@ -41,7 +41,10 @@ from coterie.core.clients import Clients, on_client
 from coterie.core.cohort import Cohort
 from coterie.core.errors import SettingError
 from coterie.core.settings import Settings, setting
+from coterie.core.task import Task
 from coterie.core.validate import at_least, one_of
+from coterie.data.federation import Federation
+from coterie.tasks.centre import Centre, count_features
 from coterie.vectors.kmeans import (
     canonical_order,
     centroids,
@@ -78,8 +81,14 @@ class KFed(Settings):
     )
     tries: int = setting(10, "starts of k-means, of which the best is kept", at_least(1))
 
-    learns: ClassVar[str] = "centres"
     suggests: ClassVar[dict[str, Any]] = {"rounds": 1, "fraction": 1.0}
+
+    def task(self, default: Task, federation: Federation) -> Task:
+        """Centres of samples, in the precision that a network would have had."""
+        if isinstance(default, Centre):
+            return default
+        features, dtype = count_features(federation.train.x), default.layout.dtype
+        return Centre(features, scale=federation.scale, dtype=dtype)
 
     def init(self, start: Start) -> State:
         layout = start.task.layout

@@ -46,7 +46,7 @@ class Oracle(LocalTraining):
     def init(self, start: Start) -> State:
         if start.truth is None:
             raise DataError("oracle needs a federation whose true clusters are known")
-        return State(start.models(int(start.truth.max()) + 1), start.truth)
+        return State(start.models(int(start.truth.max()) + 1, distinct=False), start.truth)
 
     def round(self, state: State, clients: Clients) -> tuple[State, Info]:
         k = len(state.models)

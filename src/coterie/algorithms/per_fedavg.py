@@ -82,7 +82,11 @@ class PerFedAvg(GradientSettings):
         if self.adapt_steps == 0:
             return model
         return cohort.descend(
-            model, lr=self.adapt_lr, steps=self.adapt_steps, weight_decay=self.weight_decay
+            model,
+            lr=self.adapt_lr,
+            steps=self.adapt_steps,
+            weight_decay=self.weight_decay,
+            clip=self.clip,
         )
 
     def _meta_step(self, cohort: Cohort, model: Tensor) -> Tensor:
@@ -97,5 +101,10 @@ class PerFedAvg(GradientSettings):
     def _step(self, cohort: Cohort, model: Tensor, lr: float) -> Tensor:
         """One gradient step of each client on a batch of its own."""
         return cohort.descend(
-            model, lr=lr, steps=1, batch=self.batch, weight_decay=self.weight_decay
+            model,
+            lr=lr,
+            steps=1,
+            batch=self.batch,
+            weight_decay=self.weight_decay,
+            clip=self.clip,
         )

@@ -63,6 +63,10 @@ class Task(Protocol):
         """The network; its own weights are never changed."""
 
     @property
+    def predicts(self) -> bool:
+        """Whether targets are predicted; else they are only looked at to score clusters by."""
+
+    @property
     def losses_at_least_zero(self) -> bool:
         """Whether the loss of a sample is never negative."""
 

@@ -99,6 +99,12 @@ class Samples:
         return self.x.dim() - 1 if plain else 0
 
     @property
+    def has_labels(self) -> bool:
+        """Whether a target is one label."""
+        one = isinstance(self.y, Tensor) and self.y.dim() == 1
+        return one and not self.y.is_floating_point()
+
+    @property
     def sample_numbers(self) -> int:
         """How many numbers a sample has; of sequences, on average."""
         return numbers_per_sample(self.x)

@@ -29,12 +29,17 @@ from coterie.data.federation import Samples
 from coterie.engine.client_memory import ClientMemory
 from coterie.engine.simulator import Simulator
 from coterie.tensors.lazy import dense
+from coterie.tensors.threads import user_sets_threads
 
 
 class Shard:
     """What an actor does: a simulator of some clients, and their memory."""
 
-    def __init__(self, samples: Samples, task: Task, *, first: int, **options: Any) -> None:
+    def __init__(
+        self, samples: Samples, task: Task, *, first: int, threads: int, **options: Any
+    ) -> None:
+        if threads:
+            torch.set_num_threads(threads)
         self.memory = ClientMemory(len(samples), lambda ids: ids - first)
         self.simulator = Simulator(samples, task, first=first, memory=self.memory, **options)
 
@@ -138,6 +143,7 @@ class RayClients:
                 samples.part(begin, end),
                 simulator.task,
                 first=simulator.first + begin,
+                threads=0 if user_sets_threads() else int(max(1, cores // count)),
                 population=simulator.population,
                 seed=simulator.seed,
                 chunk=simulator.chunking.clients,

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from coterie.core.clients import Call, Clients, Each, Fold
-from coterie.core.cohort import Cohort, Kernel, Memory, Rows
+from coterie.core.cohort import Cohort, Memory, Rows
 from coterie.core.errors import CoterieError
+from coterie.core.kernel import Kernel
 from coterie.core.population import Purpose, RoundClients
 from coterie.core.samples import Indexed
 from coterie.core.task import Task
@@ -28,6 +29,7 @@ from coterie.engine.kernels import kernel_for
 from coterie.engine.malloc import trim_between
 from coterie.tensors.devices import CPU, default_device, free_bytes
 from coterie.tensors.lazy import to_device
+from coterie.tensors.threads import adapt_threads
 
 # Samples are kept on another device if they take at most this share of its free memory.
 DEVICE_SHARE = 0.5
@@ -147,6 +149,7 @@ class Simulator:
     def cohort(self, ids: Tensor, round: int, address: tuple[int | str, ...]) -> Cohort:
         """The clients `ids` as a client step sees them."""
         rows = self._load(ids) if self.cache is None else self.cache.rows(ids, self._load)
+        adapt_threads(rows.y.numel() * self.task.layout.size)
         return Cohort(ids, rows, self.task, self.kernel, self.memory, round=round, address=address)
 
     def _load(self, ids: Tensor) -> Rows:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +13,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from coterie.core.errors import CheckpointError
+from coterie.core.layout import frozen_digest
 from coterie.core.samples import sample_kinds, stored_tensors
+from coterie.core.settings import identifying_settings
 from coterie.core.task import Task
 from coterie.data.federation import Federation, Samples
 from coterie.files import write_atomically
@@ -64,7 +65,8 @@ def load_checkpoint(path: Path, run: str) -> Checkpoint:
         )
     if facts["run"] != run:
         raise CheckpointError(
-            f"the checkpoint {path} belongs to another run: other settings or other data"
+            f"the checkpoint {path} belongs to another run: other settings, other data or another "
+            "network"
         )
     return Checkpoint(int(facts["rounds"]), run, tensors, json.loads(facts["notes"]))
 
@@ -79,15 +81,25 @@ def content_digest(tensors: dict[str, Tensor], facts: dict[str, str]) -> str:
     return total.hexdigest()
 
 
-def run_fingerprint(algorithm: Any, settings: Any, task: Task, federation: Federation) -> str:
-    """What a checkpoint must agree on: algorithm, settings, data and network."""
-    what = [
+def run_fingerprint(
+    algorithm: Any,
+    settings: Any,
+    task: Task,
+    federation: Federation,
+    initial: Tensor | None = None,
+) -> str:
+    """What a checkpoint must agree on: algorithm, settings, data, network and first models."""
+    what: list[Any] = [
         type(algorithm).__name__,
-        asdict(algorithm),
-        asdict(settings),
+        identifying_settings(algorithm),
+        identifying_settings(settings),
         [task.layout.names, task.layout.shapes],
         [samples_fingerprint(part) for part in (federation.train, federation.test)],
     ]
+    # Named only where there are any, so that runs of before frozen weights keep their fingerprint.
+    frozen = frozen_digest(task.module)
+    what += [["frozen", frozen]] if frozen else []
+    what += [] if initial is None else [["initial", content_digest({"initial": initial}, {})]]
     return json_digest(what)
 
 

@@ -32,11 +32,13 @@ from coterie.evaluation.evaluator import Evaluator
 from coterie.evaluation.scoring import SimulatedScorer, first_test_id
 from coterie.experiment.checkpoint import Checkpoint, json_digest
 from coterie.experiment.folder import Record, RunFolder
+from coterie.experiment.initial import Initial
 from coterie.experiment.participants import OnReply
 from coterie.experiment.run import OnRound, Run, run_config
 from coterie.experiment.settings import RunSettings, grid_text, setting_names
 from coterie.files import to_json, write_text
 from coterie.registry import algorithm_name
+from coterie.tensors.threads import adaptive_threads
 
 COPIES = "copies.jsonl"
 
@@ -80,8 +82,11 @@ class Grid:
         settings: RunSettings,
         values: Mapping[str, Sequence[Any]],
         config: dict[str, Any] | None = None,
+        *,
+        initial: Initial | None = None,
     ) -> None:
         self.settings = settings
+        self.initial = initial
         self.values = values
         texts = {name: grid_text(several) for name, several in values.items()}
         whole = {**asdict(algorithm), **asdict(settings), **texts}  # type: ignore[call-overload]
@@ -121,6 +126,7 @@ class Grid:
             population=train,
             evaluator=Evaluator(algorithm, federation, scorer, self.settings.protocol),
             lockstep=True,
+            initial=self.initial,
         )
 
     @property
@@ -143,7 +149,7 @@ class Grid:
 
     def complete(self, on_round: OnRound | None = None, on_reply: OnReply | None = None) -> Run:
         """Do the rounds that are left; the copy with the lowest training loss."""
-        with closing(self.threads):
+        with closing(self.threads), adaptive_threads(self.settings.threads):
             first = self.live[0].run
             first.training.participants.on_reply = on_reply
             if first.state is None:

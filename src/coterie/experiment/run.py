@@ -26,11 +26,13 @@ from coterie.evaluation.evaluator import Evaluator
 from coterie.evaluation.scoring import SimulatedScorer
 from coterie.experiment.checkpoint import run_fingerprint
 from coterie.experiment.folder import Record, RunFolder
+from coterie.experiment.initial import Initial, initial_models
 from coterie.experiment.participants import OnReply
 from coterie.experiment.settings import RunSettings
 from coterie.experiment.training import Training
 from coterie.registry import algorithm_name
 from coterie.report.sample_sheets import sample_sheets
+from coterie.tensors.threads import adaptive_threads
 from coterie.version import __version__
 
 OnRound = Callable[[Record], None]
@@ -43,7 +45,8 @@ class Run:
     samples are clustered, `labels` [N] is the cluster of each, client after client.
 
     The clients are simulated on this machine unless a `population` is given, with an `evaluator`
-    that scores on its data.
+    that scores on its data. `initial` are the models to begin with, as `initial_models` takes them;
+    without it, they are those of the task.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class Run:
         population: Population | None = None,
         evaluator: Evaluator | None = None,
         lockstep: bool = False,
+        initial: Initial | None = None,
     ) -> None:
         at_most_clients(settings, "per_round", len(federation))
         for part in (federation.train, federation.test):
@@ -79,8 +83,15 @@ class Run:
             )
             scorer = SimulatedScorer(federation, simulator)
             evaluator = Evaluator(algorithm, federation, scorer, settings.protocol)
+        self.initial = None if initial is None else initial_models(initial, task)  # [j, d]
         self.training = Training(
-            population, evaluator, task, settings, start=start, lockstep=lockstep
+            population,
+            evaluator,
+            task,
+            settings,
+            start=start,
+            lockstep=lockstep,
+            initial=self.initial,
         )
         self.folder: RunFolder | None = None
         self.metrics: dict[str, float] = {}
@@ -128,8 +139,10 @@ class Run:
 
     @cached_property
     def fingerprint(self) -> str:
-        """What a checkpoint must agree on: algorithm, settings, data and network."""
-        return run_fingerprint(self.algorithm, self.settings, self.task, self.federation)
+        """What a checkpoint must agree on: algorithm, settings, data, network and first models."""
+        return run_fingerprint(
+            self.algorithm, self.settings, self.task, self.federation, self.initial
+        )
 
     def use_ray(self, shards: int, address: str = "") -> AbstractContextManager[Any]:
         """Run the clients in `shards` Ray actors; called before anything else is done.
@@ -159,6 +172,10 @@ class Run:
         `on_round` is called with the record of every round, `on_reply` whenever clients have
         replied: with the number of the round, 0 for the start, and of the replies in it so far.
         """
+        with adaptive_threads(self.settings.threads):
+            return self._complete(on_round, on_reply)
+
+    def _complete(self, on_round: OnRound | None, on_reply: OnReply | None) -> Run:
         self.training.participants.on_reply = on_reply
         if self.state is None:
             self._begin()

@@ -15,6 +15,7 @@ from coterie.experiment.folder import Record
 from coterie.experiment.grid import Grid
 from coterie.experiment.run import Run
 from coterie.experiment.settings import RunSettings, setting_names
+from coterie.tasks.defaults import algorithm_task
 
 
 def simulate(
@@ -50,6 +51,7 @@ def simulate(
         if name not in known:
             raise SettingError(f"no setting of a run is named {name}{did_you_mean(name, known)}")
     wanted = RunSettings(**settings)
+    federation, task = algorithm_task(algorithm, federation, task)
     if grid or wanted.starts > 1:
         if shards is not None or ray:
             raise SettingError("several starts or values run in one process; leave out shards")

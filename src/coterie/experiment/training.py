@@ -11,6 +11,7 @@ from torch import Tensor
 from coterie.channel.metering import ByteMeter
 from coterie.core import seeds
 from coterie.core.algorithm import Info, Serving, Start
+from coterie.core.errors import SettingError
 from coterie.core.population import Population
 from coterie.core.task import Task
 from coterie.evaluation.evaluator import Evaluator
@@ -38,12 +39,14 @@ class Training:
         *,
         start: int,
         lockstep: bool,
+        initial: Tensor | None,
     ) -> None:
         self.algorithm = evaluator.algorithm
         self.federation = evaluator.federation
         self.task = task
         self.settings = settings
         self.start = start  # which of several independent starts it is
+        self.initial = initial  # [j, d] the models to begin with; None: those of the task
         due = set[int]() if lockstep else frame_rounds(settings.rounds, settings.evaluate)
         self.frames = MapFrames(self.federation.cluster, due)
         self.evaluation: Evaluation | None = None  # of the last state that was evaluated
@@ -66,7 +69,19 @@ class Training:
     def begin(self) -> None:
         """Let the algorithm make its first state."""
         began = time.perf_counter()
-        seed = self.settings.seed
+        start = self._first()
+        with self.health.record_warnings():
+            self.state = self.algorithm.init(start)
+        if self.initial is not None and not start.asked:
+            name = type(self.algorithm).__name__
+            raise SettingError(f"`initial` must be left out: {name} begins with no model")
+        self.start_bytes = [self.bytes.total("down"), self.bytes.total("up")]
+        self.start_seconds = time.perf_counter() - began
+        self.population.notes()  # those of the start do not belong to the first round
+
+    def _first(self) -> Start:
+        """What the algorithm begins with."""
+        seed, copies = self.settings.seed, self.settings.starts
         start = Start(
             sampler=self.participants,
             task=self.task,
@@ -74,12 +89,14 @@ class Training:
             # The first start is that of a run alone.
             seed=seeds.derive(seed, "another start", self.start) if self.start else seed,
             truth=self.federation.cluster,
+            initial=self.initial,
         )
-        with self.health.record_warnings():
-            self.state = self.algorithm.init(start)
-        self.start_bytes = [self.bytes.total("down"), self.bytes.total("up")]
-        self.start_seconds = time.perf_counter() - began
-        self.population.notes()  # those of the start do not belong to the first round
+        if copies > 1 and start.brings_weights:
+            raise SettingError(
+                f"`starts` must be 1 where the network or `initial` brings the weights, for all "
+                f"starts would be alike, got {copies}"
+            )
+        return start
 
     def do_round(self) -> Record:
         """Do the next round and keep its record."""

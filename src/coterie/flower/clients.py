@@ -21,6 +21,7 @@ from torch import Tensor
 from coterie.core.algorithm import Serving
 from coterie.core.clients import Call, Clients, Each, Fold, merge_answers, step_name
 from coterie.core.cohort import Cohort
+from coterie.core.layout import frozen_digest
 from coterie.core.population import Purpose, RoundClients
 from coterie.data.federation import Federation, Samples
 from coterie.engine.chunks import Chunking
@@ -32,7 +33,6 @@ from coterie.flower.sample_kinds import made_up_samples
 from coterie.flower.settings import App
 from coterie.flower.wire import BadPacket, Packet, encode_arguments
 from coterie.registry import algorithm_name
-from coterie.tasks.defaults import learns_centres
 from coterie.tensors.lazy import dense
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ class Network:
         self.outliers = OutlierFilter(app.network.outlier)
         node = next(iter(roster.nodes.values()))  # they all have samples of one kind
         placeholder, self.task = app.plan.prepare(placeholder_federation(app, node))
+        roster.require_frozen(frozen_digest(self.task.module))
         # Carries out client steps on made-up samples, to know what shapes they return.
         self.example = Simulator(placeholder.train, self.task, seed=self.seed)
         # What the others keep is on their nodes' disks. A step that recalls what an earlier step
@@ -90,8 +91,7 @@ class Network:
             name=self.app.plan.federation_name,
             clients=tuple(self.names),
             classes=self.app.schema.classes if self.app.schema else (),
-            sample_clusters=learns_centres(self.app.plan.algorithm)
-            and not self.samples.y.is_floating_point(),
+            sample_clusters=not self.task.predicts and self.samples.has_labels,
         )
 
     def at(

@@ -25,6 +25,7 @@ from torch import Tensor
 from coterie.core.clients import Call, Stacked
 from coterie.core.cohort import Cohort
 from coterie.core.errors import CoterieError, DataError, SettingError, did_you_mean
+from coterie.core.layout import frozen_digest
 from coterie.data.federation import Federation
 from coterie.engine.client_memory import ClientMemory
 from coterie.engine.simulator import Simulator
@@ -146,6 +147,7 @@ class Node:
             "samples": encode_kinds(samples),
             "outputs": self.outputs,
             "tested": self.test is not None,
+            "frozen": frozen_digest(self.task.module),
         }
         return Packet(header, {"sizes": samples.sizes})
 

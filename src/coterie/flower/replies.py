@@ -27,6 +27,7 @@ class NodeInfo(NamedTuple):
     target: PartKind  # and their targets
     outputs: int  # that a network needs for these
     tested: bool  # whether its clients have test samples
+    frozen: str  # digest of the frozen weights of its network
 
 
 def read_enrolment(app: App, reply: Packet) -> NodeInfo:
@@ -47,8 +48,8 @@ def read_enrolment(app: App, reply: Packet) -> NodeInfo:
     complete = isinstance(cluster, list) and len(cluster) == len(names)
     if cluster is not None and not (complete and all(isinstance(c, int) for c in cluster)):
         raise BadPacket("it must say of all its clients in which true cluster they are, or of none")
-    tested = bool(reply.header.get("tested"))
-    return NodeInfo(names, sizes, cluster, inputs, target, outputs, tested)
+    tested, frozen = bool(reply.header.get("tested")), str(reply.header.get("frozen", ""))
+    return NodeInfo(names, sizes, cluster, inputs, target, outputs, tested, frozen)
 
 
 def check_reply(

@@ -43,6 +43,7 @@ class Roster:
         self.refused: set[int] = set()  # those that may not take part
         self.names: list[str] = []  # of the clients, by number; empty until the run begins
         self.node_of: dict[str, int] = {}  # name of a client -> node that holds it
+        self.frozen: str | None = None  # digest of the frozen weights that all must have
         self.refreshed_at = -math.inf  # when we last asked which nodes are online
         self.counts: dict[str, float] = dict(NO_COUNTS)  # since `notes` was last asked
         self.errors: list[str] = []  # with which nodes replied to the last message
@@ -83,6 +84,19 @@ class Roster:
                     f"{theirs} for client {other.names[0]}"
                 )
 
+    def require_frozen(self, digest: str) -> None:
+        """Refuse nodes whose network has other frozen weights: those stay out of all messages."""
+        self.frozen = digest
+        for node in self.nodes.values():
+            self.check_frozen(node)
+
+    def check_frozen(self, info: NodeInfo) -> None:
+        """Refuse a node with other frozen weights than the server's."""
+        if self.frozen is not None and info.frozen != self.frozen:
+            raise DataError(
+                f"the network of client {info.names[0]} has other frozen weights than the server's"
+            )
+
     def refresh(self) -> None:
         """Ask which nodes are online, and let new ones enrol."""
         self.refreshed_at = time.monotonic()
@@ -108,6 +122,7 @@ class Roster:
             other = self.node_of.get(name)
             if other is not None and other != node:
                 raise DataError(f"client {name} is already at node {other}")
+        self.check_frozen(info)
         strangers = sorted(set(info.names) - set(self.names))
         if self.names and strangers:
             who = ", ".join(strangers)

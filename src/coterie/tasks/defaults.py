@@ -6,15 +6,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from torch import Tensor
-
-from coterie.core.errors import DataError
 from coterie.core.samples import Ragged, sample_shape
 from coterie.core.task import Task
 from coterie.data.federation import Federation
-from coterie.tasks.centre import Centre
 from coterie.tasks.classification import Classification
-from coterie.tasks.network import kinds_text
 from coterie.tasks.regression import Regression
 from coterie.tasks.token_classification import TokenClassification
 
@@ -43,22 +38,22 @@ def task_kind(y: Any) -> type[DefaultTask]:
     return Classification if y.dim() == 1 else TokenClassification
 
 
-def learns_centres(algorithm: Any) -> bool:
-    """Whether the models of an algorithm are centres of samples, whatever the network."""
-    return getattr(algorithm, "learns", "") == "centres"
+def algorithm_task(
+    algorithm: Any, federation: Federation, default: Task
+) -> tuple[Federation, Task]:
+    """A federation as the algorithm sees it, and what it learns there.
+
+    That is the task that the algorithm names, `algorithm.task(default, federation)`, or `default`
+    if it names none.
+    """
+    names_task = getattr(algorithm, "task", None)
+    task: Task = default if names_task is None else names_task(default, federation)
+    # Where nothing is predicted, labels that are classes are there to score the clusters by.
+    if not task.predicts and federation.train.has_labels:
+        federation = replace(federation, sample_clusters=True)
+    return federation, task
 
 
 def prepare_task(algorithm: Any, federation: Federation, network: Any) -> tuple[Federation, Task]:
-    """A federation as the algorithm sees it, and what it learns there."""
-    if not learns_centres(algorithm):
-        return federation, default_task(federation, network)
-    samples = federation.train
-    if not isinstance(samples.x, Tensor):
-        raise DataError(
-            f"{type(algorithm).__name__} finds centres of samples that are one tensor each, got "
-            f"{kinds_text(samples.x)}"
-        )
-    # Nothing is predicted: labels that are classes are there to score the clusters by.
-    if not samples.y.is_floating_point():
-        federation = replace(federation, sample_clusters=True)
-    return federation, Centre(samples.x[0].numel(), scale=federation.scale)
+    """The same with a network of `NETWORKS` for the default."""
+    return algorithm_task(algorithm, federation, default_task(federation, network))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from coterie.core import seeds
 from coterie.core.errors import DataError, SettingError
 from coterie.core.layout import Layout
 from coterie.core.samples import Inputs, Padded, as_batch, sample_kinds
@@ -18,13 +18,14 @@ PADDINGS = ("lengths", "mask", "none")  # what a network is told of padding
 
 
 class NetworkTask(ABC):
-    """A network, the layout of its flat vector, and how a new one is drawn.
+    """A network, the layout of its flat vector, and how a starting model is drawn.
 
-    `network` is a module, or a function that builds one. A module is drawn anew by the
-    `reset_parameters` of its layers, as PyTorch's own layers have it; frozen layers, and layers
-    without that method, keep what they were given. A function is called again. Features are divided
-    by `scale` before the network sees them, so that pixels can be stored as bytes; of several
-    inputs, those that are bytes.
+    `network` is a module, or a function that builds one. A module brings its weights: models start
+    with them. A function is called again for every draw, so that it is the way to random weights.
+    Frozen weights are those of the module, or of the first that the function builds; that one is
+    built under a fixed seed, so that they are the same in every process. Features are divided by
+    `scale` before the network sees them, so that pixels can be stored as bytes; of several inputs,
+    those that are bytes.
 
     The network is called with the samples of a batch. Several inputs are as many arguments, in
     their order. Sequences of their own lengths come padded with zeros to the longest of the batch,
@@ -32,6 +33,7 @@ class NetworkTask(ABC):
     true where there is padding (as `src_key_padding_mask` of PyTorch's transformers), or `none`.
     """
 
+    predicts = True
     losses_at_least_zero = False
     losses_are_squared_errors = False
 
@@ -52,7 +54,11 @@ class NetworkTask(ABC):
                 f"a task needs a torch.nn.Module or a function that builds one, got {network!r}"
             )
         self._build = None if isinstance(network, nn.Module) else network
-        self.module = network if isinstance(network, nn.Module) else network()
+        self.module = (
+            network
+            if isinstance(network, nn.Module)
+            else build_seeded(network, seeds.derive(0, "frozen weights"))
+        )
         if not isinstance(self.module, nn.Module):
             raise SettingError(
                 f"the function that builds the network must return a torch.nn.Module, "
@@ -64,19 +70,10 @@ class NetworkTask(ABC):
         self._feature_type = None if embeds else self.layout.dtype
 
     def draw(self, generator: torch.Generator) -> Tensor:
-        """A random starting model, [d]."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(generator.initial_seed())
-            if self._build is not None:
-                return self.layout.flatten(self._build())
-            fresh = copy.deepcopy(self.module)
-            for part in fresh.modules():
-                reset = getattr(part, "reset_parameters", None)
-                own = list(part.parameters(recurse=False))
-                frozen = bool(own) and not any(weight.requires_grad for weight in own)
-                if callable(reset) and not frozen:
-                    reset()
-            return self.layout.flatten(fresh)
+        """A starting model [d]: of a network built anew, or the weights that a module brought."""
+        if self._build is None:
+            return self.layout.flatten(self.module)
+        return self.layout.flatten(build_seeded(self._build, generator.initial_seed()))
 
     def inputs(self, x: Any) -> Any:
         """Features in the type and scale that the network takes."""
@@ -163,3 +160,10 @@ class NetworkTask(ABC):
 def kinds_text(x: Any) -> str:
     """What samples are like, in words."""
     return ", ".join(map(str, sample_kinds(x)))
+
+
+def build_seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """What a function builds under a seed; the global generator is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return build()

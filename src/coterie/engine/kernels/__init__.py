@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from coterie.core.cohort import Kernel
+from coterie.core.kernel import Kernel
 from coterie.core.task import Task
 from coterie.engine.kernels.batched import BatchedKernel
 from coterie.engine.kernels.linear_layers import is_linear_stack
