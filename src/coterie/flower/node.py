@@ -33,6 +33,7 @@ from coterie.flower.memory import RunMemory, check_kept
 from coterie.flower.node_scoring import score_clients
 from coterie.flower.node_steps import NodeSteps, find_step
 from coterie.flower.permission import check_app_allowed, load_allowed
+from coterie.flower.sample_kinds import encode_kinds
 from coterie.flower.settings import App
 from coterie.flower.wire import BadPacket, Packet, decode_packet, encode_packet
 from coterie.version import __version__
@@ -151,8 +152,7 @@ class Node:
             "app": self.app.fingerprint,
             "clients": self.names,
             "cluster": None if self.cluster is None else self.cluster.tolist(),
-            "shape": list(samples.x.shape[1:]),
-            "types": [str(v.dtype).removeprefix("torch.") for v in (samples.x, samples.y)],
+            "samples": encode_kinds(samples),
             "tested": self.test is not None,
             "outputs": self.outputs,
             "scale": self.scale,

@@ -78,13 +78,9 @@ class ByCluster:
     client says itself in which cluster it is, by its field with the role Cluster, or the server
     does by `assign`. With `withheld`, the server is not told who is in which cluster.
 
-    >>> from typing import NamedTuple
-    >>> from coterie.core.fields import Cluster, Model
-    >>> class Upload(NamedTuple):
-    ...     cluster: Cluster
-    ...     model: Model
+    >>> from coterie.algorithms.fedavg import Upload
     >>> fold, sent = ByCluster(3, {"model": "models"}), {"models": torch.tensor([[0.0], [5], [9]])}
-    >>> up = Upload(torch.tensor([0, 0, 2]), torch.tensor([[1.0], [3.0], [7.0]]))
+    >>> up = Upload(torch.tensor([0, 0, 2]), torch.tensor([[1.0], [3.0], [7.0]]), torch.ones(3))
     >>> total = fold.add(fold.start(), torch.arange(3), up, sent)
     >>> fold.finish(total, sent).mean("model").flatten().tolist()
     [2.0, 5.0, 7.0]

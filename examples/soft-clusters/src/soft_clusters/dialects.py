@@ -17,6 +17,7 @@ from coterie.extend import Federation, Settings, above, at_least, seeds, setting
 
 WORDS = 30  # of the vocabulary, as many as the network `tagger` has by itself
 
+
 @dataclass(frozen=True, kw_only=True)
 class Dialects(Settings):
     """Sentences of their own lengths, a tag for every word; clients mix a few dialects."""
