@@ -32,8 +32,9 @@ from coterie.core.task import Task
 from coterie.data.federation import Federation, Samples
 from coterie.engine.simulator import Simulator
 from coterie.experiment.run import Run
-from coterie.experiment.settings import RunSettings
+from coterie.experiment.settings import RunSettings, make_settings
 from coterie.experiment.simulate import simulate
+from coterie.registry import resolve
 from coterie.tasks import Classification
 from coterie.tasks.defaults import algorithm_task
 
@@ -44,11 +45,17 @@ FEATURES, CLASSES = 5, 3
 RAGGED = [1, 3, 17, 8, 2, 30, 8, 5]
 
 
-def check_algorithm(algorithm: Algorithm[Any]) -> None:
-    """Run every check that applies to an algorithm."""
-    for check in CHECKS:
-        if applies(check, algorithm):
-            check(algorithm)
+def check_algorithm(algorithm: Algorithm[Any] | str) -> None:
+    """Run every check that applies to an algorithm, which may be given by its name."""
+    if isinstance(algorithm, str):
+        algorithm = make_settings(resolve("algorithm", algorithm), {})
+    for check in applicable_checks(algorithm):
+        check(algorithm)
+
+
+def applicable_checks(algorithm: Any) -> list[Check]:
+    """The checks that say something about an algorithm."""
+    return [check for check in CHECKS if applies(check, algorithm)]
 
 
 def applies(check: Check, algorithm: Algorithm[Any]) -> bool:

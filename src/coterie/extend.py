@@ -18,6 +18,7 @@ from coterie.core.errors import CoterieError, CoterieWarning, DataError, Setting
 from coterie.core.fields import Cluster, Loss, Model, Role, Size, Statistic, Update, roles
 from coterie.core.layout import Layout
 from coterie.core.local_training import GradientSettings, LocalTraining, weighting_setting
+from coterie.core.samples import Inputs, Padded, Ragged
 from coterie.core.schedules import add_schedule
 from coterie.core.settings import Settings, setting
 from coterie.core.shared_trunk import SharedTrunk
@@ -33,7 +34,7 @@ from coterie.core.validate import (
     one_of,
 )
 from coterie.data.federation import Federation, Samples
-from coterie.tasks import Centre, Classification, Regression
+from coterie.tasks import Centre, Classification, Regression, TokenClassification
 from coterie.tasks.network import NetworkTask
 from coterie.vectors.folds import ByCluster, NearestCentre, RowSent, WeightedRows
 from coterie.vectors.kmeans import kmeans, nearest_centre
@@ -55,6 +56,7 @@ __all__ = [
     "Fold",
     "GradientSettings",
     "Info",
+    "Inputs",
     "Layout",
     "LinearFold",
     "LocalTraining",
@@ -63,6 +65,8 @@ __all__ = [
     "NearestCentre",
     "NetworkTask",
     "OptimizerState",
+    "Padded",
+    "Ragged",
     "Regression",
     "Role",
     "RowSent",
@@ -76,6 +80,7 @@ __all__ = [
     "Start",
     "Statistic",
     "Task",
+    "TokenClassification",
     "Update",
     "WeightedRows",
     "above",

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
+from coterie.cli.check import add_check
 from coterie.cli.compare import add_compare
 from coterie.cli.data import add_data
 from coterie.cli.deploy import add_deploy
@@ -86,8 +87,8 @@ def build_parser() -> argparse.ArgumentParser:
     """The parser of all commands; each sets `command`, the function that carries it out."""
     top = Parser(prog="coterie", description="Clustered federated learning.")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    adders = (add_run, add_report, add_compare, add_reproduce, add_list, add_data, add_deploy)
-    for add_command in adders:
+    first = (add_run, add_report, add_compare, add_reproduce)
+    for add_command in (*first, add_list, add_check, add_data, add_deploy):
         add_command(commands)
     return top
 

@@ -23,7 +23,7 @@ class Dialects(Settings):
     """Sentences of their own lengths, a tag for every word; clients mix a few dialects."""
 
     speakers: int = setting(12, "clients", at_least(1))
-    sentences: int = setting(40, "sentences of a client, half as many again to test", at_least(2))
+    sentences: int = setting(20, "sentences of a client, half as many again to test", at_least(2))
     longest: int = setting(12, "words of the longest sentence", at_least(2))
     tags: int = setting(4, "tags", at_least(2))
     dialects: int = setting(2, "dialects", at_least(1))
@@ -32,7 +32,7 @@ class Dialects(Settings):
     # What a run takes where the user says nothing else.
     suggests: ClassVar[dict[str, object]] = {
         "network": "soft_clusters.tagger:tagger",
-        "rounds": 20,
+        "rounds": 15,
         "k": 2,
         "lr": 0.5,
     }

@@ -70,7 +70,7 @@ class FedEM(LocalTraining):
     def round(self, state: State, clients: Clients) -> tuple[State, Info]:
         fold = WeightedRows(self.k, "weight", {"models": "models"})
         ids, up = clients.run(self.train, fold=fold, models=state.models)
-        return State(up.mean("models")), Info(ids, None, self.k)
+        return State(up.mean("models")), Info(ids, None, self.k, weights=up.weights)
 
     def serve(self, state: State, clients: Clients) -> Serving:
         ids, up = clients.run(self.mix, models=state.models)
