@@ -20,6 +20,7 @@ from coterie.core.batches import batches_of_clients
 from coterie.core.errors import CoterieError, CoterieWarning
 from coterie.core.kernel import ClientSeeds, Descent, Kernel, Minimisation, Objective, StepRule
 from coterie.core.layout import keeps_statistics
+from coterie.core.samples import as_batch
 from coterie.core.task import Task
 from coterie.tensors.devices import CPU
 from coterie.tensors.lazy import dense, select_rows, to_device
@@ -29,8 +30,8 @@ from coterie.tensors.optimizers import clip_norms
 class Rows(NamedTuple):
     """Samples of a cohort, padded to the longest client; padding never changes a result."""
 
-    x: Tensor  # [m, n, ...]
-    y: Tensor  # [m, n]
+    x: Any  # [m, n, ...]; `Indexed` (core/samples.py) where a sample is more than one tensor
+    y: Any  # [m, n], with further axes where a target has some; `Indexed` for sequences of targets
     size: Tensor  # [m] rows that count; those behind them are padding
 
     @property
@@ -123,10 +124,13 @@ class Cohort:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """The features [n_i, ...] and targets [n_i] of one client after another."""
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        """The features [n_i, ...] and targets [n_i] of one client after another.
+
+        Sequences come `Padded`, several inputs as `Inputs` (core/samples.py).
+        """
         for x, y, size in zip(self._rows.x, self._rows.y, self._sizes, strict=True):
-            yield x[:size], y[:size]
+            yield as_batch(x[:size]), as_batch(y[:size])
 
     @property
     def size(self) -> Tensor:

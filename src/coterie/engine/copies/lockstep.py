@@ -270,11 +270,11 @@ class LockstepClients:
     ) -> None:
         place = find_device(device)
         self.samples, self.task, self.seed, self.device = train, task, seed, place
-        self.kernel = kernel_for(task, train.x.dim() - 1, place)
+        self.kernel = kernel_for(task, train.tensor_axes, place)
         # All copies share a chunk, and wait for each other at each: chunks are larger than usual.
         self.chunking = Chunking(
             task,
-            train.x.shape[1:].numel(),
+            train.sample_numbers,
             chunk,
             device=place,
             largest=LARGEST_CHUNK,

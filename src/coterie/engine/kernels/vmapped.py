@@ -122,7 +122,8 @@ class VmappedKernel:
     def is_exact_for(self, rows: Rows) -> bool:
         """Whether the network can be done for all clients at once; tried on the first samples."""
         if self._exact is None and rows.y.numel():
-            self._exact = not keeps_statistics(self.module) and self._agrees(rows)
+            tensors = isinstance(rows.x, Tensor) and isinstance(rows.y, Tensor)
+            self._exact = tensors and not keeps_statistics(self.module) and self._agrees(rows)
         return bool(self._exact)
 
     def _agrees(self, rows: Rows) -> bool:
@@ -190,7 +191,7 @@ class VmappedKernel:
         """
         tensors = self.task.layout.unflatten(model)
         output: Tensor = functional_call(self.module, tensors, (x.flatten(0, 1).clone(),))
-        return output.view(*x.shape[:2], -1)
+        return output.view(*x.shape[:2], *output.shape[1:])
 
     def _forward(self, tensors: Tensors, x: Tensor) -> Tensor:
         """The same with each client's own tensors [b, ...]."""
