@@ -101,15 +101,16 @@ def settings_table(*owners: type, values: Mapping[str, Any] | None = None) -> st
 
 def messages_table(kind: type[Any]) -> str:
     """For every client step, what a client downloads and what it uploads; nothing else crosses."""
-    state = get_type_hints(kind.init)["return"]
+    state = get_type_hints(kind.init).get("return", object)
     lines = []
     inherited = {name: step for base in reversed(kind.__mro__) for name, step in vars(base).items()}
     for name, step in inherited.items():
         if not is_client_step(step):
             continue
-        upload = get_type_hints(step)["return"]
+        upload = get_type_hints(step).get("return")
         fields = getattr(upload, "_fields", ())
-        sent, kept = dict(field_comments(upload)) if fields else {}, dict(field_comments(state))
+        sent = dict(field_comments(upload)) if upload is not None and fields else {}
+        kept = dict(field_comments(state))
         arguments = [a for a in inspect.signature(step).parameters if a not in ("self", "cohort")]
         lines.append(f"  {name}")
         for a in arguments if fields else []:
@@ -120,8 +121,10 @@ def messages_table(kind: type[Any]) -> str:
     return "\n".join(lines)
 
 
-def what_is_seen(step: Callable[..., Any], upload: type) -> str:
+def what_is_seen(step: Callable[..., Any], upload: type | None) -> str:
     """What the server sees of the uploads of a client step."""
+    if upload is None:
+        return "what goes up is not declared: the step has no return annotation"
     if not getattr(upload, "_fields", ()):
         return "nothing crosses: what it makes stays with the client"
     fold = declared_fold(step)

@@ -60,7 +60,7 @@ class Chunking:
             largest = max(largest, THREAD_CLIENTS * most_threads())
         else:
             largest = LARGEST_CHUNK_ON_DEVICE
-        model_bytes = task.layout.size * self.number_bytes
+        model_bytes: int = task.layout.size * self.number_bytes
         return max(1, min(largest, self._limit(MODEL_BYTES) // model_bytes))
 
     def _limit(self, usual: int) -> int:

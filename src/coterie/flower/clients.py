@@ -29,6 +29,7 @@ from coterie.flower.memory import WHEN_KEPT
 from coterie.flower.outliers import OutlierFilter
 from coterie.flower.replies import NodeInfo, NodeReply
 from coterie.flower.roster import Roster
+from coterie.flower.sample_kinds import made_up_samples
 from coterie.flower.settings import App
 from coterie.flower.step_exchange import StepExchange
 from coterie.flower.wire import Packet
@@ -62,10 +63,11 @@ class Network:
         # What clients keep is on their nodes' disks. Here is when each of them last kept something.
         self.memory = ClientMemory(self.population)
         roster.require_frozen(frozen_digest(self.task.module))
-        x, y = placeholder.train.x, placeholder.train.y
-        self.chunking = Chunking(self.task, x.shape[1:].numel(), settings.chunk)
+        made_up = placeholder.train
+        self.chunking = Chunking(self.task, made_up.sample_numbers, settings.chunk)
         # One sample stands for all where only its shape counts.
-        self.samples = Samples(x[:1], y[:1], torch.tensor([0, *sizes.tolist()]).cumsum(0))
+        x, y = made_up.x[:1], made_up.y[:1]
+        self.samples = Samples(x, y, torch.tensor([0, *sizes.tolist()]).cumsum(0))
 
     @property
     def federation(self) -> Federation:
@@ -84,7 +86,7 @@ class Network:
             name=self.app.plan.federation_name,
             clients=tuple(self.names),
             classes=self.app.schema.classes if self.app.schema else (),
-            sample_clusters=not (self.task.predicts or self.samples.y.is_floating_point()),
+            sample_clusters=not self.task.predicts and self.samples.has_labels,
         )
 
     def at(
@@ -202,12 +204,7 @@ def join_network(
 def placeholder_federation(app: App, node: NodeInfo) -> Federation:
     """One client with two made-up samples, of the shape and type that the nodes' samples have."""
     if app.schema is not None:
-        return app.schema.stub(node.shape, node.types[0])
-    generator = torch.Generator().manual_seed(0)
-    x = torch.rand(2, *node.shape, generator=generator)
-    x = x.to(node.types[0]) if node.types[0].is_floating_point else (9 * x).to(node.types[0])
-    y = torch.arange(2).to(node.types[1])
-    data = app.plan.federation
-    return Federation(
-        Samples(x, y, torch.tensor([0, 2])), class_count=data.class_count, scale=data.pixel_scale
-    )
+        return app.schema.stub(node.inputs[0].shape, node.inputs[0].dtype)
+    data, made_up = app.plan.federation, made_up_samples(node.inputs, node.target)
+    classes = getattr(data, "class_count", 0) or node.outputs
+    return Federation(made_up, class_count=classes, scale=getattr(data, "pixel_scale", 1.0))

@@ -47,7 +47,7 @@ class NetworkScorer:
         assert samples_of is None, "a client of a network has only its own samples"
         ids, answer = self._ask(serving, part, with_map)
         answered = torch.isin(serving.ids, ids)
-        serving = serving._replace(ids=serving.ids[answered], cluster=serving.cluster[answered])
+        serving = serving.for_clients(answered)
         if answer is None:
             nothing = torch.arange(0)
             clusters = None if serving.label is None else SampleClusters(nothing, nothing, nothing)
@@ -109,9 +109,10 @@ class ScoreExchange:
     def contents(self, ids: Tensor) -> Packet:
         """What the message to the node of clients `ids` says."""
         serving = self.serving
-        cluster = serving.cluster[torch.searchsorted(serving.ids, ids)]
-        models = serving.models
-        if serving.label is None and self.drawn != "losses":
+        place = torch.searchsorted(serving.ids, ids)
+        cluster, models = serving.cluster[place], serving.models
+        mixture = {} if serving.mixture is None else {"mixture": serving.mixture[place]}
+        if serving.label is None and not mixture and self.drawn != "losses":
             used, cluster = cluster.unique(return_inverse=True)
             models = models[used]
         step = serving.adapt or serving.label
@@ -119,6 +120,7 @@ class ScoreExchange:
         use = "" if step is None else ("adapt" if serving.adapt else "label")
         header |= {"part": self.part, "map": self.drawn, "use": use, "classes": self.classes}
         tensors |= {"models": models, "cluster": cluster, "common": serving.models[:1]}
+        tensors |= mixture
         return Packet(header, tensors)
 
     def read(self, ids: Tensor, reply: Packet) -> NodeReply:

@@ -31,6 +31,7 @@ from coterie.engine.simulator import Simulator
 from coterie.flower.memory import RunMemory, check_kept
 from coterie.flower.node_scoring import score_clients
 from coterie.flower.node_steps import NodeSteps, find_step
+from coterie.flower.sample_kinds import encode_kinds
 from coterie.flower.settings import App
 from coterie.flower.wire import BadPacket, Packet, decode_packet, encode_packet
 from coterie.version import __version__
@@ -89,6 +90,7 @@ class Node:
                 f"share {file.share} of {len(federation)} clients is nobody: the data has too few"
             )
         self.names = client_names(federation)[begin:end]
+        self.outputs = federation.outputs
         self.cluster = None if federation.cluster is None else federation.cluster[begin:end]
         self.train = federation.train.part(begin, end)
         self.test = None if federation.test is None else federation.test.part(begin, end)
@@ -143,8 +145,8 @@ class Node:
             "app": self.app.fingerprint,
             "clients": self.names,
             "cluster": None if self.cluster is None else self.cluster.tolist(),
-            "shape": list(samples.x.shape[1:]),
-            "types": [str(v.dtype).removeprefix("torch.") for v in (samples.x, samples.y)],
+            "samples": encode_kinds(samples),
+            "outputs": self.outputs,
             "tested": self.test is not None,
             "frozen": frozen_digest(self.task.module),
         }

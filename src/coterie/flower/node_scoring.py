@@ -34,7 +34,10 @@ def score_clients(node: Node, packet: Packet, step: Any) -> dict[str, Tensor]:
         return score_by_label(cohort, models, found), counts
 
     def score_models(cohort: Cohort) -> tuple[Tensor, ...]:
-        own = models[cluster[torch.searchsorted(ids, cohort.ids)]]
+        place = torch.searchsorted(ids, cohort.ids)
+        if "mixture" in packet.tensors:
+            return (cohort.score_mixture(models, packet.tensor("mixture")[place]),)
+        own = models[cluster[place]]
         if step is not None:
             own = step(train.cohort(cohort.ids, 0, (train.seed, "adapt")), model=own, **extra)
         return (cohort.score(own),)

@@ -7,8 +7,8 @@ add up is told in `cluster_sums.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -78,13 +78,9 @@ class ByCluster:
     client says itself in which cluster it is, by its field with the role Cluster, or the server
     does by `assign`. With `withheld`, the server is not told who is in which cluster.
 
-    >>> from typing import NamedTuple
-    >>> from coterie.core.fields import Cluster, Model
-    >>> class Upload(NamedTuple):
-    ...     cluster: Cluster
-    ...     model: Model
+    >>> from coterie.algorithms.fedavg import Upload
     >>> fold, sent = ByCluster(3, {"model": "models"}), {"models": torch.tensor([[0.0], [5], [9]])}
-    >>> up = Upload(torch.tensor([0, 0, 2]), torch.tensor([[1.0], [3.0], [7.0]]))
+    >>> up = Upload(torch.tensor([0, 0, 2]), torch.tensor([[1.0], [3.0], [7.0]]), torch.ones(3))
     >>> total = fold.add(fold.start(), torch.arange(3), up, sent)
     >>> fold.finish(total, sent).mean("model").flatten().tolist()
     [2.0, 5.0, 7.0]
@@ -130,6 +126,10 @@ class ByCluster:
         order = torch.cat([nobody, *total.ids]).argsort()
         cluster = torch.cat([nobody, *(chunk.to(CPU) for chunk in total.cluster)])[order]
         return ClusterSums(result.weights, result.sums, result.origins, floor, cluster)
+
+    def without_clients(self) -> Self | None:
+        """The same with the clusters of single clients withheld; the server cannot assign them."""
+        return replace(self, withheld=True) if self.assign is None else None
 
     def term_shapes(self, sent: Message) -> TermShapes:
         """The shape and type of every term."""
@@ -211,6 +211,10 @@ class WeightedRows:
 
     def finish(self, total: PartialSums, sent: Message, floor: float = 0.0) -> ClusterSums:
         return finish_sums(self, total, sent, floor)
+
+    def without_clients(self) -> Self:
+        """The same: it tells nothing of single clients."""
+        return self
 
     def term_shapes(self, sent: Message) -> TermShapes:
         """The shape and type of every term."""
