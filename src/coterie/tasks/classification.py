@@ -43,9 +43,7 @@ class Classification(NetworkTask):
         return slopes.scatter_add_(1, y[:, None], slopes.new_full((), -1).expand_as(y[:, None]))
 
     def mix(self, outputs: Tensor, shares: Tensor) -> Tensor:
-        """The logarithm of the mean probabilities, weighted by the shares."""
-        weight = for_each_sample(shares, outputs)
-        return torch.logsumexp(torch.log_softmax(outputs, -1) + weight.log(), 0)
+        return mix_probabilities(outputs, shares)
 
     def targets(self, y: Tensor) -> Tensor:
         """Labels [m, n] as whole numbers; probabilities [m, n, c] in the network's type."""
@@ -82,6 +80,12 @@ class Classification(NetworkTask):
             "f1": f1_scores(hits, guessed, labelled),
             "loss": loss / samples,
         }
+
+
+def mix_probabilities(outputs: Tensor, shares: Tensor) -> Tensor:
+    """The logarithm of mean probabilities: logits [k, m, n, ..., c], shares [m, k]."""
+    weight = for_each_sample(shares, outputs)
+    return torch.logsumexp(torch.log_softmax(outputs, -1) + weight.log(), 0)
 
 
 def class_counts(guess: Tensor, label: Tensor, weight: Tensor, classes: int) -> Tensor:

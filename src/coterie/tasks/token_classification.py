@@ -10,7 +10,7 @@ from torch import Tensor
 
 from coterie.core.errors import DataError
 from coterie.core.samples import Inputs, Padded, Ragged, stored_tensors
-from coterie.tasks.classification import check_labels, class_counts, f1_scores
+from coterie.tasks.classification import check_labels, class_counts, f1_scores, mix_probabilities
 from coterie.tasks.network import NetworkTask
 
 
@@ -38,6 +38,9 @@ class TokenClassification(NetworkTask):
         flat = F.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction="none")
         weight = counts.to(logits.dtype)
         return (flat.view(labels.shape) * weight).sum(-1) / weight.sum(-1)
+
+    def mix(self, outputs: Tensor, shares: Tensor) -> Tensor:
+        return mix_probabilities(outputs, shares)
 
     def targets(self, y: Any) -> Any:
         return y.long() if isinstance(y, Tensor) else y.map(Tensor.long)
