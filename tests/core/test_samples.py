@@ -13,6 +13,7 @@ from coterie.core.samples import (
     as_batch,
     numbers_per_sample,
     place_rows,
+    rows_of_extremes,
     sample_kinds,
     sample_shape,
     stored_tensors,
@@ -123,6 +124,16 @@ def test_a_tensor_stays_one():
     placed = place_rows(x, torch.tensor([[1, 0]]), torch.tensor([[True, False]]))
     assert placed.tolist() == [[[2, 3], [0, 0]]]
     assert stored_tensors(x) == [x]
+
+
+def test_the_samples_with_the_largest_and_smallest_words_are_found(ragged):
+    assert rows_of_extremes(ragged).tolist() == [2, 3]
+    x = torch.tensor([[3, 4], [9, 1], [0, 5]])
+    assert rows_of_extremes(x).tolist() == [1, 2]
+    assert rows_of_extremes(x.float()).tolist() == []
+    vectors = Ragged(torch.tensor([[1, 1], [1, 2], [0, 1]]), torch.tensor([0, 2, 3]))
+    assert rows_of_extremes(vectors).tolist() == [0, 1]
+    assert rows_of_extremes(Inputs({"a": x, "b": x.flip(0)})).tolist() == [0, 1, 2]
 
 
 def test_samples_say_what_they_are_like(ragged):

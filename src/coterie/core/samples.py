@@ -305,6 +305,24 @@ def sample_shape(stored: Stored) -> Any:
     return stored.shape[1:]
 
 
+def rows_of_extremes(stored: Stored) -> Tensor:
+    """The samples that hold the smallest and the largest whole number of each input; maybe none.
+
+    >>> rows_of_extremes(Ragged.of([[5, 2], [9], [3, 0, 1]])).tolist()
+    [1, 2]
+    """
+    if isinstance(stored, Inputs):
+        return torch.cat([rows_of_extremes(part) for part in stored.parts.values()]).unique()
+    values = stored.values if isinstance(stored, Ragged) else stored
+    if values.is_floating_point():
+        return torch.arange(0)
+    width = values.shape[1:].numel()
+    places = torch.stack([values.argmin(), values.argmax()]) // width
+    if isinstance(stored, Ragged):
+        places = torch.searchsorted(stored.offsets, places, right=True) - 1
+    return places.unique()
+
+
 def stored_tensors(stored: Stored) -> list[Tensor]:
     """All tensors that stored samples are made of."""
     if isinstance(stored, Inputs):
