@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.core.samples import PartKind
+from coterie.core.sample_kinds import PartKind
 from coterie.flower.sample_kinds import decode_kinds
 from coterie.flower.settings import App
 from coterie.flower.wire import BadPacket, Packet

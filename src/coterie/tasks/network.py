@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from coterie.core import seeds
 from coterie.core.errors import DataError, SettingError
 from coterie.core.layout import Layout
-from coterie.core.samples import Inputs, Padded, as_batch, rows_of_extremes, sample_kinds
+from coterie.core.sample_kinds import rows_of_extremes, sample_kinds
+from coterie.core.samples import Inputs, Padded, as_batch
 
 PADDINGS = ("lengths", "mask", "none")  # what a network is told of padding
 

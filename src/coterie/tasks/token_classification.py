@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from coterie.core.errors import DataError
-from coterie.core.samples import Inputs, Padded, Ragged, stored_tensors
+from coterie.core.sample_kinds import stored_tensors
+from coterie.core.samples import Inputs, Padded, Ragged
 from coterie.tasks.classification import check_labels, class_counts, f1_scores
 from coterie.tasks.network import NetworkTask
 
