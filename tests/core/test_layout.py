@@ -76,3 +76,11 @@ def test_an_unknown_part_is_refused_with_the_near_ones():
 def test_a_module_without_parameters_is_refused():
     with pytest.raises(SettingError, match="ReLU has no parameters to train"):
         Layout(nn.ReLU())
+
+
+def test_a_step_moves_what_is_trained_by_the_rate_and_takes_buffers_over():
+    layout = Layout(nn.BatchNorm1d(1))  # weight, bias; mean, variance, count
+    model, gradient = torch.tensor([[1.0, 2.0, 3.0, 4.0, 0.0]]), torch.tensor([1.0, 2, 3, 4, -1])
+    assert layout.step(model, gradient, 0.5).tolist() == [[0.5, 1, 0, 0, 1]]
+    plain = Layout(nn.Linear(1, 1))
+    assert plain.step(torch.ones(2), torch.ones(2), 0.25).tolist() == [0.75, 0.75]

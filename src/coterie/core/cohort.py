@@ -218,6 +218,17 @@ class Cohort:
             found = self._kernel.score(model[:1], one._replace(size=torch.ones_like(one.size)))
             return torch.zeros_like(found).repeat(len(self), 1)
 
+    def score_mixture(self, models: Tensor, shares: Tensor) -> Tensor:
+        """The task's sums [m, s] where each client mixes models [k, d] in its shares [m, k]."""
+        here = self._with_data
+        with torch.no_grad():
+            if here is None:
+                return self._kernel.score_mixture(models, self._rows, shares)
+            found = torch.zeros_like(self.score(models[:1].expand(len(self), -1)))
+            if len(here):
+                found[here] = self.subset(here).score_mixture(models, shares[here])
+            return found
+
     def gradient(
         self,
         model: Tensor,

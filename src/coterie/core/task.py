@@ -90,6 +90,12 @@ class Task(Protocol):
         Outputs [m, c, n] and targets [m, n] give [m, c, n].
         """
 
+    def mix(self, outputs: Tensor, shares: Tensor) -> Tensor:
+        """The output [m, n, ...] of a mixture, so that `losses` and `score` are those of it.
+
+        Outputs of k models [k, m, n, ...] are mixed in each client's shares [m, k].
+        """
+
     def score(self, output: Tensor, y: Any, mask: Tensor) -> Tensor:
         """Sums over each client's samples, [m, s]; rows outside the mask [m, n] do not count."""
 

@@ -37,7 +37,10 @@ class RunSettings(Settings):
     checkpoint: int = setting(0, "rounds between checkpoints; 0: in 5 % of the time", at_least(0))
     chunk: int = setting(0, "clients simulated at a time; 0: by the model's size", at_least(0))
     threads: int = setting(
-        0, "threads of PyTorch; 0: as many as help, fewer on a busy machine", at_least(0)
+        0,
+        "threads of PyTorch; 0: as many as help, fewer on a busy machine",
+        at_least(0),
+        added=True,
     )
     device: str = setting("cpu", "where client steps run: cpu, cuda, or cuda:N for one of several")
 

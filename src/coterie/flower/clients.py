@@ -157,12 +157,13 @@ class Network:
         header = {"part": part, "map": draws_map, "use": use, "classes": classes}
 
         def packet(ids: Tensor) -> Packet:
-            cluster = serving.cluster[torch.searchsorted(serving.ids, ids)]
-            models = serving.models
-            if serving.label is None and draws_map != "losses":
+            place = torch.searchsorted(serving.ids, ids)
+            cluster, models = serving.cluster[place], serving.models
+            mixture = {} if serving.mixture is None else {"mixture": serving.mixture[place]}
+            if serving.label is None and not mixture and draws_map != "losses":
                 used, cluster = cluster.unique(return_inverse=True)
                 models = models[used]
-            extra = {"models": models, "cluster": cluster, "common": serving.models[:1]}
+            extra = {"models": models, "cluster": cluster, "common": serving.models[:1], **mixture}
             made = self.make_packet("score", ids, header, step, {})
             return Packet(made.header, {**made.tensors, **extra})
 

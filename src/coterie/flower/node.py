@@ -189,7 +189,10 @@ class Node:
             return score_by_label(cohort, models, found), counts
 
         def score_models(cohort: Cohort) -> tuple[Tensor, ...]:
-            own = models[cluster[torch.searchsorted(self.ids, cohort.ids)]]
+            place = torch.searchsorted(self.ids, cohort.ids)
+            if "mixture" in packet.tensors:
+                return (cohort.score_mixture(models, packet.tensor("mixture")[place]),)
+            own = models[cluster[place]]
             if step is not None:
                 own = step(train.cohort(cohort.ids, 0, (train.seed, "adapt")), model=own, **extra)
             return (cohort.score(own),)

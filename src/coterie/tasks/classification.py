@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from coterie.core.errors import DataError
-from coterie.tasks.network import NetworkTask
+from coterie.tasks.network import NetworkTask, for_each_sample
 
 PROBABILITY_ERROR = 1e-3  # by which probabilities may miss 1 in sum
 
@@ -41,6 +41,9 @@ class Classification(NetworkTask):
         """softmax - 1 at the label."""
         slopes = torch.softmax(output, 1)
         return slopes.scatter_add_(1, y[:, None], slopes.new_full((), -1).expand_as(y[:, None]))
+
+    def mix(self, outputs: Tensor, shares: Tensor) -> Tensor:
+        return mix_probabilities(outputs, shares)
 
     def targets(self, y: Tensor) -> Tensor:
         """Labels [m, n] as whole numbers; probabilities [m, n, c] in the network's type."""
@@ -77,6 +80,12 @@ class Classification(NetworkTask):
             "f1": f1_scores(hits, guessed, labelled),
             "loss": loss / samples,
         }
+
+
+def mix_probabilities(outputs: Tensor, shares: Tensor) -> Tensor:
+    """The logarithm of the mean probabilities of outputs [k, m, n, ..., c], in shares [m, k]."""
+    weight = for_each_sample(shares, outputs)
+    return torch.logsumexp(torch.log_softmax(outputs, -1) + weight.log(), 0)
 
 
 def class_counts(guess: Tensor, label: Tensor, weight: Tensor, classes: int) -> Tensor:

@@ -39,22 +39,17 @@ def task_kind(y: Any) -> type[DefaultTask]:
     return Classification if y.dim() == 1 else TokenClassification
 
 
-def algorithm_task(
-    algorithm: Any, federation: Federation, default: Task
-) -> tuple[Federation, Task]:
-    """A federation as the algorithm sees it, and what it learns there.
-
-    That is the task that the algorithm names, `algorithm.task(default, federation)`, or `default`
-    if it names none.
-    """
+def algorithm_task(algorithm: Any, federation: Federation, default: Task) -> Task:
+    """The task that an algorithm names, as `task(default, federation)`, or the default."""
     names_task = getattr(algorithm, "task", None)
     task: Task = default if names_task is None else names_task(default, federation)
+    return task
+
+
+def prepare_task(algorithm: Any, federation: Federation, network: Any) -> tuple[Federation, Task]:
+    """A federation as the algorithm sees it, and what it learns there, with one of `NETWORKS`."""
+    task = algorithm_task(algorithm, federation, default_task(federation, network))
     # Where nothing is predicted, labels that are classes are there to score the clusters by.
     if not task.predicts and federation.train.has_labels:
         federation = replace(federation, sample_clusters=True)
     return federation, task
-
-
-def prepare_task(algorithm: Any, federation: Federation, network: Any) -> tuple[Federation, Task]:
-    """The same with a network of `NETWORKS` for the default."""
-    return algorithm_task(algorithm, federation, default_task(federation, network))

@@ -119,6 +119,10 @@ class NetworkTask(ABC):
             total = self.losses(leaf.mT, y).sum()
         return torch.autograd.grad(total, leaf)[0]
 
+    def mix(self, outputs: Tensor, shares: Tensor) -> Tensor:
+        """The mean of outputs [k, m, n, ...], weighted by the shares [m, k]: [m, n, ...]."""
+        return (outputs * for_each_sample(shares, outputs)).sum(0)
+
     def score(self, output: Tensor, y: Any, mask: Tensor) -> Tensor:
         """Per client: samples and summed loss, [m, 2]."""
         weight = mask.double()
@@ -167,6 +171,11 @@ class NetworkTask(ABC):
                 f"got {shape} for {len(x)} samples"
             )
         return output
+
+
+def for_each_sample(shares: Tensor, outputs: Tensor) -> Tensor:
+    """Shares [m, k] as factors of outputs [k, m, n, ...]."""
+    return shares.T.to(outputs.dtype).view(*outputs.shape[:2], *(1 for _ in outputs.shape[2:]))
 
 
 def kinds_text(x: Any) -> str:

@@ -11,7 +11,12 @@ from torch import Tensor
 from coterie.core.errors import DataError
 from coterie.core.sample_kinds import stored_tensors
 from coterie.core.samples import Inputs, Padded, Ragged
-from coterie.tasks.classification import check_labels, class_counts, f1_scores
+from coterie.tasks.classification import (
+    check_labels,
+    class_counts,
+    f1_scores,
+    mix_probabilities,
+)
 from coterie.tasks.network import NetworkTask
 
 
@@ -39,6 +44,9 @@ class TokenClassification(NetworkTask):
         flat = F.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction="none")
         weight = counts.to(logits.dtype)
         return (flat.view(labels.shape) * weight).sum(-1) / weight.sum(-1)
+
+    def mix(self, outputs: Tensor, shares: Tensor) -> Tensor:
+        return mix_probabilities(outputs, shares)
 
     def targets(self, y: Any) -> Any:
         return y.long() if isinstance(y, Tensor) else y.map(Tensor.long)

@@ -93,6 +93,6 @@ def clip_norms(gradients: list[Tensor], most: float, lead: int) -> list[Tensor]:
     total = torch.linalg.vector_norm(norms, dim=0)
     factor = (most / (total + CLIP_EPS)).clamp(max=1.0)
     return [
-        gradient * factor.view(*factor.shape, *(1 for _ in gradient.shape[lead:]))
+        gradient * factor.view((*factor.shape, *(1 for _ in gradient.shape[lead:])))
         for gradient in gradients
     ]

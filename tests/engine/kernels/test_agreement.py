@@ -1,17 +1,23 @@
 """All kernels do the same work: any weights, optimisers, clipping, k models, clients left empty."""
 
+import copy
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+import coterie
 from coterie import Classification
+from coterie.core import seeds
+from coterie.core.batches import shuffled_batches
 from coterie.engine.copies.lockstep import LockstepKernel, LockstepThreads
 from coterie.engine.kernels import sample_space
 from coterie.engine.kernels.batched import BatchedKernel
 from coterie.engine.kernels.reference import PerClientKernel
 from coterie.engine.kernels.vmapped import VmappedKernel
+from coterie.engine.simulator import Simulator
 from coterie.tensors.lazy import dense, select_rows
 from tests.engine.kernels.cohorts import cohort
 
@@ -288,3 +294,89 @@ def test_a_first_layer_with_momentum_is_not_formed():
     for formed in ({"optimizer": "adam"}, {"clip": 1.0}):
         end = work.descend(start, lr=0.1, steps=3, **formed)
         assert not hasattr(end, "formed")
+
+
+def cnn():
+    """A small convolutional network with batch normalisation, on images of 6 by 6."""
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 6, 6)),
+        nn.Conv2d(1, 4, 3, padding=1),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(4 * 3 * 3, CLASSES),
+    )
+
+
+def plain_loop(module, batches, optimizer, clip, lr=0.05, weight_decay=0.01):
+    """The model after a loop of `torch.optim` over (x, y, weight) of its steps."""
+    options = {"lr": lr, "weight_decay": weight_decay}
+    if optimizer == "adam":
+        work = torch.optim.Adam(module.parameters(), **options)
+    else:
+        share = 0.9 if optimizer == "momentum" else 0.0
+        work = torch.optim.SGD(module.parameters(), momentum=share, **options)
+    module.train()
+    for x, y, weight in batches:
+        work.zero_grad()
+        losses = nn.functional.cross_entropy(module(x), y, reduction="none")
+        ((losses * weight).sum() / len(y)).backward()
+        if clip:
+            nn.utils.clip_grad_norm_(module.parameters(), clip)
+        work.step()
+
+
+def steps_of(work, i, weights, steps, batch):
+    """The samples and weights of a client's steps, of batches that are drawn as `descend` does."""
+    x, y = list(work)[i]
+    for rows in batches_of(len(y), batch, steps, work, i):
+        yield x[rows], y[rows], weights[i, rows]
+
+
+def batches_of(size, batch, steps, work, i):
+    if not batch:
+        return [torch.arange(size)] * steps
+    generator = seeds.generator(*work._address, work._draws, int(work.ids[i]), "batches")
+    return [rows[rows >= 0] for rows in shuffled_batches(size, batch, steps, generator)]
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+@pytest.mark.parametrize("batch", [0, 4])
+@pytest.mark.parametrize("clip", [0.0, 0.5])
+@pytest.mark.parametrize("kernel", [PerClientKernel, VmappedKernel])
+def test_a_convolutional_network_with_batch_normalisation_is_that_of_torch_optim(
+    kernel, optimizer, batch, clip
+):
+    torch.manual_seed(0)
+    task = Classification(cnn().double())
+    work = cohort(task, kernel, [8, 10], 36, CLASSES, 0)
+    start = torch.stack([task.draw(seeds.generator(j)) for j in range(2)])
+    weights = torch.rand(2, 10).double()
+    options = {"lr": 0.05, "weight_decay": 0.01, "steps": 6, "batch": batch, "clip": clip}
+    end = work.descend(start, optimizer=optimizer, weights=weights, **options)
+    for i in range(2):
+        module = cnn().double()
+        module.load_state_dict(task.layout.unflatten(start[i]))
+        plain_loop(module, steps_of(work, i, weights, 6, batch), optimizer, clip)
+        torch.testing.assert_close(end[i], task.layout.flatten(module))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+@pytest.mark.parametrize("batch", [0, 10])
+@pytest.mark.parametrize("clip", [0.0, 0.5])
+def test_local_training_on_rotated_digits_is_that_of_torch_optim(optimizer, batch, clip):
+    """In single precision, as every run is; by settings of an algorithm, as every run is."""
+    federation, task = coterie.load("rotated-digits", clients=8, hidden=20)
+    clients = Simulator(federation.train, task)
+    settings = {"lr": 0.05, "weight_decay": 0.01, "steps": 10, "batch": batch, "clip": clip}
+    fedavg = coterie.FedAvg(optimizer=optimizer, **settings)
+    start = task.draw(seeds.generator(0))
+    work = clients.cohort(clients.ids, 0, (0,))
+    end = fedavg.train(work, start).model
+    for i in range(8):
+        module = copy.deepcopy(task.module)
+        module.load_state_dict(task.layout.unflatten(start))
+        ones = torch.ones(8, int(work.size.max()))
+        plain_loop(module, steps_of(work, i, ones, 10, batch), optimizer, clip)
+        torch.testing.assert_close(end[i], task.layout.flatten(module), rtol=0, atol=1e-5)

@@ -136,7 +136,9 @@ def test_networks_that_cannot_be_done_at_once_go_one_by_one(module):
     assert torch.equal(one.loss(start), two.loss(start))
     for work in ({"steps": 2}, {"epochs": 1, "batch": 2}):
         assert torch.equal(one.descend(start, lr=0.1, **work), two.descend(start, lr=0.1, **work))
-    assert torch.equal(one.gradient(start), two.gradient(start))
+    for kept in (True, False):
+        expected = one.gradient(start, statistics=kept)
+        assert torch.equal(two.gradient(start, statistics=kept), expected)
     assert torch.equal(one.score(start), two.score(start))
     assert two._kernel._exact is False
 
@@ -193,13 +195,10 @@ def test_a_network_that_crops_at_random_goes_one_by_one():
     assert not VmappedKernel(task).is_exact_for(images)
 
 
-def test_clients_without_samples_decide_nothing():
-    """`Cohort.among` may leave nobody with a sample; by the next ones the network is tried."""
+def test_where_nobody_has_a_sample_the_network_is_still_tried_on_one():
     task = Centre(4, dtype=torch.float64)
     work = cohort(task, VmappedKernel, [2, 3], 4, 2, 0)
     start = torch.zeros(2, 4).double()
     nobody = work.among(torch.zeros(2, 3, dtype=torch.bool))
     assert nobody.score(start).tolist() == [[0, 0], [0, 0]]
-    assert work._kernel._exact is None
-    work.score(start)
     assert work._kernel._exact

@@ -245,6 +245,10 @@ class LockstepKernel:
         scores: Tensor = self._ask("score", models, rows)
         return scores
 
+    def score_mixture(self, models: Tensor, rows: Rows, shares: Tensor) -> Tensor:
+        scores: Tensor = self._ask("score_mixture", models, rows, shares)
+        return scores
+
     def _ask(self, name: str, models: Tensor, rows: Rows, *rest: Any) -> Any:
         if running.thread is None:
             return getattr(self.inner, name)(models, rows, *rest)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from coterie.core.errors import CoterieError, SettingError
+from coterie.core.errors import CoterieError, DataError, SettingError
 from coterie.core.kernel import Descent, Minimisation
 from coterie.core.samples import Inputs, Padded
 from coterie.core.task import Task
@@ -83,16 +83,16 @@ def caller(task: Task, module: nn.Module, tensors: Tensors) -> Callable[..., Any
                 task.arguments(a) if isinstance(a, Padded | Inputs) else (a,) for a in arguments
             )
             arguments = tuple(chain.from_iterable(parts))
-        if name is None:
-            return functional_call(module, tensors, arguments, options)
         try:
-            part = module.get_submodule(name)
+            part = module if name is None else module.get_submodule(name)
         except AttributeError as error:
             raise SettingError(f"the network has no part named {name}") from error
-        own = {
-            n.removeprefix(f"{name}."): t for n, t in tensors.items() if n.startswith(f"{name}.")
-        }
-        return functional_call(part, own, arguments, options)
+        start = f"{name}." if name else ""
+        own = {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)}
+        try:
+            return functional_call(part, own, arguments, options)
+        except ValueError as error:  # batch normalisation of a single sample, for example
+            raise DataError(f"the network cannot train on such a batch: {error}") from error
 
     return call
 

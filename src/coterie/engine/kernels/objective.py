@@ -29,12 +29,8 @@ class ObjectiveTerms:
         if descent.part is not None:
             self.moves = layout.unflatten(descent.part.to(layout.dtype))
         self.weight_decay, self.clip, self.lead = descent.weight_decay, descent.rule.clip, lead
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether the losses are all there is, and everything moves."""
         alone = self.anchor is None and not self.weight_decay and not self.clip
-        return alone and self.moves is None
+        self.is_empty = alone and self.moves is None  # the losses are all there is
 
     def select(self, names: Iterable[str], rows: Tensor) -> None:
         """Go on with some tensors only, and with these rows of their anchors."""

@@ -76,6 +76,14 @@ class PerClientKernel:
             ]
         )
 
+    def score_mixture(self, models: Tensor, rows: Rows, shares: Tensor) -> Tensor:
+        found = []
+        for own, x, y in self._clients(shares, rows):
+            outputs = torch.stack([self._output(model, x.clone()) for model in models])
+            mixed = self.task.mix(outputs[:, None], own[None])
+            found.append(self.task.score(mixed, y[None], torch.ones_like(y[None])))
+        return torch.cat(found)
+
     def gradient(
         self, models: Tensor, rows: Rows, seeds: Seeds, weights: Tensor | None = None
     ) -> Tensor:

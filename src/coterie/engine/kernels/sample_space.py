@@ -180,6 +180,7 @@ class SampleSpaceDescent:
         self.network, self.grams, self.start = network, grams, start
         self.rows, self.steps, self.rule = rows, descent.steps, descent.rule
         self.equal_steps = len(set(descent.steps)) == 1
+        self.plain = descent.rule.optimizer == "sgd"
         self.first_terms = first_terms
         self.ids = descent.ids  # [m] whose samples the rows are; None: only some of theirs
         self.outputs = start.activations  # [m, h, n] of the first layer, if known
@@ -369,9 +370,10 @@ class SampleSpaceDescent:
             place, weight = self.batches.place[here, step], self.batches.weight[here, step]
             z, y = select_columns(z, place), y.gather(1, place)
         slopes, gradients = self.network.upper_gradients(z, upper, y, weight, scratch)
-        gradients = self.upper_terms.gradients(self.network.upper_names, gradients, upper, here)
+        terms = self.upper_terms
+        gradients = terms.gradients(self.network.upper_names, gradients, upper, here)
         # The losses of a client that has finished have no weight.
-        alike = self.equal_steps or (self.upper_terms.is_empty and optimizer.kind == "sgd")
+        alike = self.equal_steps or (terms.is_empty and self.plain)
         for piece, direction in zip(upper, optimizer.directions(gradients), strict=True):
             if not alike:
                 direction = zero_if_finished(direction, self.steps[here], step)

@@ -76,6 +76,17 @@ class VmappedKernel:
             ]
         )
 
+    def score_mixture(self, models: Tensor, rows: Rows, shares: Tensor) -> Tensor:
+        if not self.is_exact_for(rows):
+            return self.one_by_one.score_mixture(models, rows, shares)
+        self.module.eval()
+        found = []
+        for here, some in blocks_by_samples(rows):
+            outputs = torch.stack([self._under(model, some.x) for model in models])
+            mixed = self.task.mix(outputs, shares[here])
+            found.append(self.task.score(mixed, some.y, some.mask))
+        return torch.cat(found)
+
     def gradient(
         self, models: Tensor, rows: Rows, seeds: Seeds, weights: Tensor | None = None
     ) -> Tensor:
