@@ -51,7 +51,7 @@ class FedAvg(LocalTraining):
     def round(self, state: State, clients: Clients) -> tuple[State, Info]:
         fold = ByCluster(1, {"model": "model"}, by_size=self.weighting == "size")
         ids, up = clients.run(self.train, fold=fold, model=state.model)
-        return State(up.pooled_mean("model")), Info(ids, up.cluster, 1)
+        return State(up.pooled_mean("model")), Info(ids, up.cluster, 1, weights=up.weights)
 
     def serve(self, state: State, clients: Clients) -> Serving:
         return Serving(state.model[None], clients.ids, torch.zeros_like(clients.ids))

@@ -60,7 +60,7 @@ class FedSGD(GradientSettings):
         fold = ByCluster(1, updates={"gradient": "model"}, by_size=self.weighting == "size")
         ids, up = clients.run(self.differentiate, fold=fold, model=state.model)
         model = state.model - self.rate(clients.round) * up.pooled_mean("gradient")
-        return State(model), Info(ids, up.cluster, 1)
+        return State(model), Info(ids, up.cluster, 1, weights=up.weights)
 
     def serve(self, state: State, clients: Clients) -> Serving:
         return Serving(state.model[None], clients.ids, torch.zeros_like(clients.ids))

@@ -76,10 +76,10 @@ class HypCluster(LocalTraining):
     def round(self, state: State, clients: Clients) -> tuple[State, Info]:
         fold = ByCluster(self.k, {"model": "models"}, by_size=True)
         ids, up = clients.run(self.train, fold=fold, models=state.models)
-        return State(up.mean("model")), Info(ids, up.cluster, self.k)
+        return State(up.mean("model")), Info(ids, up.cluster, self.k, weights=up.weights)
 
     def serve(self, state: State, clients: Clients) -> Serving:
-        return Serving(state.models, *steps.ask_cluster(self.choose, clients, models=state.models))
+        return steps.serve_by_choice(self.choose, state.models, clients, models=state.models)
 
     choose, losses = steps.choose, steps.losses
 

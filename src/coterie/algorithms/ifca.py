@@ -93,6 +93,11 @@ class IFCA(LocalTraining):
 
     def init(self, start: Start) -> State:
         at_most_clients(self, "k", start.clients)
+        if start.withheld and self.stable:
+            raise SettingError(
+                "`stable` of IFCA must be 0 where clusters are withheld, for who is sent only its "
+                f"own model is known by it, got {self.stable}"
+            )
         if self.average == "gradients" and self.optimizer != "sgd":
             raise SettingError(
                 "`optimizer` of IFCA must be sgd where gradients are averaged, since the server "
@@ -121,9 +126,10 @@ class IFCA(LocalTraining):
             models = up.mean("model")
             if self.share == "joint":
                 trunk = up.pooled_mean("trunk")
-        after, info = state._replace(models=models, trunk=trunk), Info(ids, up.cluster, self.k)
+        after = state._replace(models=models, trunk=trunk)
+        info = Info(ids, up.cluster, self.k, weights=up.weights)
         if up.cluster is None:
-            return after, info._replace(weights=up.weights)
+            return after, info
         changed = bool((state.cluster[ids] != up.cluster).any())
         stable = torch.zeros_like(state.stable) if changed else state.stable + 1
         cluster = state.cluster.index_put((ids,), up.cluster)
@@ -132,7 +138,7 @@ class IFCA(LocalTraining):
     def serve(self, state: State, clients: Clients) -> Serving:
         models = self.sharing(clients.task).whole(state.models, state.trunk)
         sent = {"models": state.models, "trunk": state.trunk}
-        return Serving(models, *steps.ask_cluster(self.choose, clients, **sent))
+        return steps.serve_by_choice(self.choose, models, clients, **sent)
 
     @on_client(fold=ByCluster)
     def train(self, cohort: Cohort, models: Tensor, trunk: Tensor) -> Upload:

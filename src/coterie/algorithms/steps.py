@@ -7,11 +7,13 @@ body of its class, `choose = steps.choose`, so that a step is always one of an a
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from coterie.core.algorithm import Serving
 from coterie.core.clients import Clients, on_client
 from coterie.core.cohort import Cohort
 from coterie.core.fields import Cluster, Loss
@@ -69,6 +71,19 @@ def ask_cluster(
     """Who answered [a], and the cluster that each of them chose [a]."""
     ids, up = clients.run(step, **sent)
     return ids, up.cluster if len(ids) else torch.zeros_like(ids)
+
+
+def serve_by_choice(
+    step: Callable[..., Choice], models: Tensor, clients: Clients, /, **sent: Any
+) -> Serving:
+    """Each client is served the one of models [k, d] that it chooses by a client step.
+
+    Where the server is not told, clients choose only when they use it.
+    """
+    if clients.withheld:
+        unknown = torch.full_like(clients.ids, -1)
+        return Serving(models, clients.ids, unknown, choose=partial(step, **sent))
+    return Serving(models, *ask_cluster(step, clients, **sent))
 
 
 def ask_losses(

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar, overload, runtime_checkable
+from typing import Any, NamedTuple, Protocol, Self, TypeVar, overload, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -171,6 +171,9 @@ class LinearFold(Fold[Result], Protocol[Result]):
     def per_client(self) -> tuple[Role, ...]:
         """The roles of what the result may tell of single clients, besides the sums."""
 
+    def without_clients(self) -> Self | None:
+        """The same fold, which tells nothing of single clients; None if it cannot do without."""
+
     def term_shapes(self, sent: Mapping[str, Any]) -> TermShapes:
         """The shape and type of every term, known before anybody answers."""
 
@@ -202,6 +205,10 @@ class Clients(Protocol):
     @property
     def task(self) -> Task:
         """What a flat parameter vector means."""
+
+    @property
+    def withheld(self) -> bool:
+        """Whether the server is not told which client is in which cluster."""
 
     def only(self, ids: Tensor) -> Clients:
         """The same clients, narrowed to `ids`."""

@@ -9,20 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_type_hints
 
 from torch import Tensor
 
 from coterie.core.clients import (
     Call,
+    Each,
     Filter,
     Fold,
+    LinearFold,
     Listener,
     Stacked,
     declared_fold,
     is_client_step,
+    step_name,
 )
 from coterie.core.cohort import Memory
+from coterie.core.errors import SettingError
+from coterie.core.fields import Role, field_of_role
 from coterie.core.task import Task
 
 # What clients are asked for: a start of the run, a round of it, or how they are to be served, which
@@ -91,6 +96,7 @@ class RoundClients:
         self._calls = [0]  # shared with other views, so that no two calls draw the same
         self._channel: tuple[Filter, ...] = ()
         self._listener: Listener | None = None
+        self.withheld = False
 
     def only(self, ids: Tensor) -> RoundClients:
         """The same clients, narrowed to `ids`."""
@@ -98,12 +104,16 @@ class RoundClients:
         narrowed.ids = ids.sort().values
         return narrowed
 
-    def through(self, *channel: Filter, listener: Listener | None = None) -> RoundClients:
+    def through(
+        self, *channel: Filter, listener: Listener | None = None, withheld: bool = False
+    ) -> RoundClients:
         """The same clients behind filters, after those that they are behind already.
 
-        `listener` takes the place of another one.
+        `listener` takes the place of another one. With `withheld`, the server is not told which
+        client is in which cluster.
         """
         view = copy(self)
+        view.withheld = withheld or self.withheld
         view._channel = (*self._channel, *channel)
         view._listener = listener or self._listener
         return view
@@ -114,6 +124,8 @@ class RoundClients:
         """Run a client step on these clients and fold what they send."""
         assert is_client_step(step), f"{step} is not marked @on_client"
         fold = fold or Stacked()
+        if self.withheld:
+            fold = withhold_clusters(step, fold, message, self.purpose)
         promised = declared_fold(step)
         assert promised is None or isinstance(fold, promised), f"{step} promises another fold"
         call = Call(
@@ -131,3 +143,25 @@ class RoundClients:
             self._listener.on_call(call)
         ids, total = self.runner.collect(call, fold)
         return ids, fold.finish(total, message)
+
+
+def withhold_clusters(
+    step: Callable[..., Any], fold: Fold[Any], message: dict[str, Any], purpose: Purpose
+) -> Fold[Any]:
+    """A fold that does not tell the server which client is in which cluster.
+
+    A step that tells it in another way is refused: by what single clients send, or because they are
+    sent different things. What a start asks of them is another matter, unless it is their cluster.
+    """
+    told_apart = any(isinstance(value, Each) for value in message.values())
+    if isinstance(fold, LinearFold):
+        blind = None if told_apart else fold.without_clients()
+    else:
+        upload = get_type_hints(step).get("return", tuple)
+        blind = fold if purpose == "start" and not field_of_role(upload, Role.CLUSTER) else None
+    if blind is None:
+        raise SettingError(
+            f"`withhold` must be nothing where {step_name(step)} is asked for, by which the server "
+            "knows single clients, got clusters"
+        )
+    return blind

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from coterie.core.errors import CoterieError
 from coterie.flower.mailbox import Mailbox, Sent
-from coterie.flower.replies import Answers
 from coterie.flower.roster import Roster
 from coterie.flower.wire import BadPacket, Packet
 
@@ -40,18 +39,21 @@ class Exchange:
         self.roster, self.packet, self.accept = roster, packet, accept
         self.mailbox: Mailbox = roster.mailbox
         self.waiting: dict[str, Sent] = {}  # messages without a reply, by name
-        self.answers: Answers = []
+        self.answers: list[tuple[Tensor, Any]] = []  # clients that were asked, and what came
         self.replied = torch.arange(0)  # the clients whose reply was accepted
 
-    def run(self, ids: Tensor) -> Answers:
-        """What clients `ids` reply; they are a quorum."""
+    def run(self, ids: Tensor) -> list[Any]:
+        """What `accept` made of the replies of the nodes of clients `ids`; they are a quorum.
+
+        They are in the order of the clients, whichever came first.
+        """
         settings, began = self.roster.app.network, time.monotonic()
         failures = 0
         while True:
             asked, accepted = self.ask(ids[~torch.isin(ids, self.replied)])
             if len(self.replied) >= settings.quorum * len(ids):
                 self.mailbox.counts["silent"] += len(ids) - len(self.replied)
-                return self.answers
+                return [what for _, what in sorted(self.answers, key=lambda each: int(each[0][0]))]
             # What fails on all nodes again and again will fail the next time too.
             failures = failures + 1 if asked and not accepted and not self.waiting else 0
             if failures == MAX_FAILURES:

@@ -164,9 +164,8 @@ class Node:
         """Run a client step on some clients."""
         began = time.perf_counter()
         self.find_clients(packet)
-        upload, kept = self.steps.answer(packet)
-        seconds, fields = time.perf_counter() - began, list(upload._fields)
-        return Packet({"seconds": seconds, "fields": fields, "kept": kept}, upload._asdict())
+        tensors, lost, kept = self.steps.answer(packet)
+        return reply_packet(began, tensors, lost=lost, kept=kept)
 
     def score(self, packet: Packet) -> Packet:
         """How well models serve some clients; what they predict stays here."""
@@ -175,9 +174,7 @@ class Node:
         step = find_step(self.allow, packet) if packet.get("use", str) else None
         self.run_memory(packet).read_after(self.memory, packet.get("rounds", int))
         check_kept(self.memory, self.selected, packet.tensor("kept"))
-        answer = score_clients(self, packet, step)
-        seconds = time.perf_counter() - began
-        return Packet({"seconds": seconds, "fields": list(answer), "kept": False}, answer)
+        return reply_packet(began, score_clients(self, packet, step), lost=[], kept=False)
 
     def finish(self, packet: Packet) -> Packet:
         """The run is over, and what its clients kept is no longer needed."""
@@ -238,6 +235,16 @@ class NodeWorker:
             return Packet({**reply.header, "startup": startup}, reply.tensors)
         except AssertionError as error:
             raise CoterieError(f"the step could not be carried out: {error}") from error
+
+
+def reply_packet(
+    began: float, tensors: dict[str, Tensor], *, lost: list[int], kept: bool
+) -> Packet:
+    """The reply to a message that the node began to answer at this moment."""
+    seconds = time.perf_counter() - began
+    return Packet(
+        {"seconds": seconds, "fields": list(tensors), "lost": lost, "kept": kept}, tensors
+    )
 
 
 def client_names(federation: Federation) -> list[str]:

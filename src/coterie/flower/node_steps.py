@@ -7,17 +7,20 @@ kept before the step.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from coterie.core.clients import Call, Each, Stacked, is_client_step, merge_answers
+from coterie.core.clients import Call, Each, Fold, Stacked, is_client_step
 from coterie.engine.client_memory import ClientMemory
-from coterie.engine.simulator import Simulator
 from coterie.experiment.settings import make_settings, setting_names
+from coterie.flower.folded import sums_to_send
 from coterie.flower.memory import WHEN_KEPT, RunMemory, StepNumber, check_kept, copy_rows
 from coterie.flower.permission import check_allowed
+from coterie.flower.plain_data import decode_plain
 from coterie.flower.wire import BadPacket, Packet, decode_arguments
 from coterie.registry import resolve
 
@@ -26,10 +29,22 @@ if TYPE_CHECKING:
 
 
 class StepAnswer(NamedTuple):
-    """What the clients of a message send."""
+    """What a node sends."""
 
-    upload: Any
+    tensors: dict[str, Tensor]  # the uploads of its clients, or their sums
+    lost: list[int]  # places of the clients whose replies were lost in the channel
     kept: bool  # whether they keep something after this step
+
+
+@dataclass(frozen=True)
+class KeepOnly:
+    """A filter that lets through the replies of some clients."""
+
+    ids: Tensor
+
+    def apply(self, call: Call, ids: Tensor, upload: Any) -> tuple[Tensor, Any]:
+        asked = torch.isin(ids, self.ids)
+        return ids[asked], type(upload)(*(value[asked] for value in upload))
 
 
 class NodeSteps:
@@ -42,13 +57,14 @@ class NodeSteps:
     def answer(self, packet: Packet) -> StepAnswer:
         """The answer to a message."""
         node = self.node
-        simulator, call = node.simulators[packet.get("part", str)], self.read_call(packet)
+        call, raw = self.read_call(packet), packet.header.get("fold")
+        fold = Stacked() if raw is None else decode_plain(raw, packet.tensors)
         memory, rounds = node.run_memory(packet), packet.get("rounds", int)
         asked = node.selected
         if not call.trains:
             memory.read_after(node.memory, rounds)
             check_kept(node.memory, asked, packet.tensor("kept"))
-            return StepAnswer(self.compute(simulator, call, asked, asked)[1], kept=False)
+            return to_answer(call, fold, [self.compute(call, fold, asked)], kept=False)
         step = StepNumber(rounds, packet.get("exchange", int), packet.get("attempt", str))
         if min(step[:2]) < 0:
             raise BadPacket("the number of a message must not be negative")
@@ -57,17 +73,17 @@ class NodeSteps:
             before = memory.begin(step)
             memory.read_before(node.memory, step)
             check_kept(node.memory, asked, packet.tensor("kept"))
-            parts = self.train(simulator, call, step, memory, before)
+            parts = self.train(call, fold, step, memory, before)
             kept = node.memory.changed
             if kept:
                 memory.write(node.memory, step, packet.get("saved", int))
-            self.last = key, StepAnswer(merge_answers(*parts)[1], kept)
+            self.last = key, to_answer(call, fold, parts, kept)
         return self.last[1]
 
     def train(
         self,
-        simulator: Simulator,
         call: Call,
+        fold: Fold[Any],
         step: StepNumber,
         memory: RunMemory,
         before: list[dict[str, int]],
@@ -88,7 +104,7 @@ class NodeSteps:
         for place, group in enumerate(groups):
             if place:
                 memory.read_before(node.memory, step)
-            parts.append(self.compute(simulator, call, group, asked))
+            parts.append(self.compute(call, fold, group))
             if node.memory.changed:
                 node.memory.keep(WHEN_KEPT, node.ids, torch.full_like(node.ids, step.rounds + 1))
                 if before:
@@ -99,22 +115,18 @@ class NodeSteps:
         node.select(asked)
         return parts
 
-    def compute(
-        self, simulator: Simulator, call: Call, group: dict[str, int], asked: dict[str, int]
-    ) -> tuple[Tensor, Any]:
-        """What those of the clients `asked` send who are in `group`, beside whom they compute."""
+    def compute(self, call: Call, fold: Fold[Any], group: dict[str, int]) -> tuple[Tensor, Any]:
+        """Whose replies arrive, and the fold of these; clients compute beside their `group`."""
         self.node.select(group)
-        ids, stack = self.node.ids, Stacked()
+        ids, channel = self.node.ids, call.channel
+        if not torch.equal(ids, call.ids):
+            channel = (KeepOnly(call.ids), *channel)
         message = {
             name: spread(value, ids) if isinstance(value, Each) else value
             for name, value in call.message.items()
         }
-        _, total = simulator.collect(call._replace(ids=ids, message=message), stack)
-        upload, wanted = (
-            stack.finish(total, message),
-            torch.tensor([name in asked for name in group]),
-        )
-        return ids[wanted], type(upload)(*(value[wanted] for value in upload))
+        beside = call._replace(ids=ids, message=message, channel=channel)
+        return self.node.simulators["train"].collect(beside, fold)
 
     def read_call(self, packet: Packet) -> Call:
         """The step that a message asks for, on the clients that are selected."""
@@ -123,7 +135,22 @@ class NodeSteps:
             raise BadPacket("the address of a step must be numbers and texts")
         arguments = decode_arguments(packet, ids)
         step, trains = find_step(self.node.allow, packet), packet.get("trains", bool)
-        return Call(step, ids, packet.get("round", int), address, arguments, trains)
+        channel = tuple(decode_plain(raw, packet.tensors) for raw in packet.get("channel", list))
+        return Call(step, ids, packet.get("round", int), address, arguments, trains, channel)
+
+
+def to_answer(
+    call: Call, fold: Fold[Any], parts: list[tuple[Tensor, Any]], kept: bool
+) -> StepAnswer:
+    """What is sent for the clients of a call: their uploads, or sums of these."""
+    arrived = torch.cat([ids for ids, _ in parts])
+    lost = torch.nonzero(~torch.isin(call.ids, arrived)).flatten().tolist()
+    if not len(arrived):
+        return StepAnswer({}, lost, kept)
+    total = reduce(fold.merge, (total for _, total in parts))
+    if isinstance(fold, Stacked):
+        return StepAnswer(fold.finish(total, call.message)._asdict(), lost, kept)
+    return StepAnswer(sums_to_send(fold, total), lost, kept)
 
 
 def spread(value: Each, ids: Tensor) -> Each:

@@ -7,8 +7,8 @@ add up is told in `cluster_sums.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -127,6 +127,10 @@ class ByCluster:
         cluster = torch.cat([nobody, *(chunk.to(CPU) for chunk in total.cluster)])[order]
         return ClusterSums(result.weights, result.sums, result.origins, floor, cluster)
 
+    def without_clients(self) -> Self | None:
+        """The same with the clusters of single clients withheld; the server cannot assign them."""
+        return replace(self, withheld=True) if self.assign is None else None
+
     def term_shapes(self, sent: Message) -> TermShapes:
         """The shape and type of every term."""
         return sum_shapes(self, sent)
@@ -207,6 +211,10 @@ class WeightedRows:
 
     def finish(self, total: PartialSums, sent: Message, floor: float = 0.0) -> ClusterSums:
         return finish_sums(self, total, sent, floor)
+
+    def without_clients(self) -> Self:
+        """The same: it tells nothing of single clients."""
+        return self
 
     def term_shapes(self, sent: Message) -> TermShapes:
         """The shape and type of every term."""
