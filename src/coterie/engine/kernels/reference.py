@@ -81,8 +81,7 @@ class PerClientKernel:
         for own, x, y in self._clients(shares, rows):
             outputs = torch.stack([self._output(model, x.clone()) for model in models])
             mixed = self.task.mix(outputs[:, None], own[None])
-            inside = torch.ones(1, len(y), device=y.device)
-            found.append(self.task.score(mixed, y[None], inside))
+            found.append(self.task.score(mixed, y[None], torch.ones(1, len(y), device=y.device)))
         return torch.cat(found)
 
     def gradient(
