@@ -155,6 +155,7 @@ def stems(folder):
 # Tests that are of a folder as a whole.
 TESTS_OF_A_FOLDER = {
     "cli": {"own_names"},
+    "flower": {"conformance"},
     "data/federations": {"federations"},
     "data/sources": {"sources"},
     "engine": {"other_device"},
