@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.algorithm import Serving
-from coterie.core.clients import Clients
+from coterie.core.population import RoundClients
 from coterie.core.task import task_metrics
 from coterie.evaluation.client_map import compares_losses
 from coterie.evaluation.scoring import Evaluation, SampleClusters
@@ -27,7 +27,7 @@ class NetworkScorer:
         self.tested = all(node.tested for node in network.roster.nodes.values())
         self._map: tuple[Tensor, Tensor] | None = None  # ids of clients, and what places them
 
-    def clients(self, part: str) -> Clients:
+    def clients(self, part: str) -> RoundClients:
         return self.network.at("serve")
 
     def sizes(self, part: str) -> Tensor:
