@@ -93,6 +93,8 @@ class IFCA(LocalTraining):
     tries: int = setting(10, "draws of k models that restarts and reject may make", at_least(1))
     start_rounds: int = setting(10, "training rounds in restarts, warm and farthest", at_least(1))
 
+    can_withhold: ClassVar[bool] = True  # clusters of single clients, from the server
+
     def init(self, start: Start) -> State:
         at_most_clients(self, "k", start.clients)
         if start.withheld and self.stable:

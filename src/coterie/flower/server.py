@@ -8,13 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coterie.core.errors import CheckpointError, CoterieError
+from coterie.core.errors import CheckpointError, CoterieError, SettingError
 from coterie.deploy.flwr_internals import shorten_fetch_waits
 from coterie.evaluation.evaluator import Evaluator
 from coterie.experiment.run import Run, run_config
 from coterie.files import to_json, write_text
 from coterie.flower.clients import Network, join_network
 from coterie.flower.evaluation import NetworkScorer
+from coterie.flower.mailbox import Pace
 from coterie.flower.settings import App
 
 if TYPE_CHECKING:
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 NETWORK = "network.json"  # in the run folder: the name of the run, and its clients
 
 
-def run_server(grid: Grid, config: Mapping[str, Any], attempt: str) -> Run:
+def run_server(
+    grid: Grid, config: Mapping[str, Any], attempt: str, *, pace: Pace | None = None
+) -> Run:
     """Do the run that the settings of an app describe; `attempt` is Flower's name of it."""
     app = App.from_config(config)
     shorten_fetch_waits(app.network.timeout)
@@ -34,7 +37,14 @@ def run_server(grid: Grid, config: Mapping[str, Any], attempt: str) -> Run:
     before = known_clients(out) if resume else None
     run_name = before["run"] if before else secrets.token_hex(8)
     clients = dict(zip(before["clients"], before["sizes"], strict=True)) if before else None
-    network = join_network(grid, app, run=run_name, attempt=attempt, clients=clients)
+    network = join_network(
+        grid,
+        app,
+        run=run_name,
+        attempt=f"{attempt}x{secrets.token_hex(4)}",  # no two attempts have one name
+        clients=clients,
+        pace=pace or Pace(),
+    )
     run = network_run(app, network)
     run.use(out, resume=resume and (out / "config.json").exists())
     if not before:
@@ -43,12 +53,17 @@ def run_server(grid: Grid, config: Mapping[str, Any], attempt: str) -> Run:
         write_text(out / NETWORK, to_json(facts) + "\n")
     network.rounds_done = network.rounds_saved = run.rounds
     run.complete()
+    network.finish()
     return run
 
 
 def network_run(app: App, network: Network) -> Run:
     """The run of an app on the clients of a network."""
     plan, federation = app.plan, network.federation
+    if plan.settings.withheld:
+        raise SettingError(
+            f"`withhold` must be nothing over a network, got {plan.settings.withhold}"
+        )
     command = f"flwr run . --run-config 'out=\"{app.network.out}\"'"
     config = run_config(plan.algorithm_name, plan.federation_name, app.config(), command)
     # Clients choose by their training data: nobody else may see what they are tested on.
