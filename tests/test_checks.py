@@ -219,15 +219,15 @@ class ByPicture(nn.Module):
         return self.head(self.layers(x[:, None]))
 
 
-@pytest.mark.parametrize("algorithm", [FedAvg(steps=2), IFCA(k=2, steps=2, start_rounds=2)])
+@pytest.mark.parametrize("algorithm", [FedAvg(steps=1), IFCA(k=2, steps=1, start_rounds=1)])
 def test_the_suite_runs_on_a_network_and_data_of_ones_own(algorithm):
-    federation, _ = coterie.load("rotated-digits", clients=20)
+    federation, _ = coterie.load("rotated-digits", clients=4)
     checks.check_algorithm(algorithm, task=Classification(ByPicture), federation=federation)
 
 
 def test_the_suite_runs_on_sequences():
-    federation = tagging_federation([5] * 8)
-    checks.check_algorithm(FedAvg(steps=2), task=tagging_task(), federation=federation)
+    federation = tagging_federation([3] * 4)
+    checks.check_algorithm(FedAvg(steps=1), task=tagging_task(), federation=federation)
 
 
 def test_the_suite_finds_out_on_ones_own_data_what_the_small_data_does_not_show():

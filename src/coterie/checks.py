@@ -32,7 +32,8 @@ from coterie.core.algorithm import Algorithm, Serving, serve_clients, traits_of
 from coterie.core.clients import Call, Clients, Each, step_name
 from coterie.core.errors import CoterieError, SettingError
 from coterie.core.local_training import LocalTraining
-from coterie.core.samples import as_batch, stored_tensors
+from coterie.core.sample_kinds import stored_tensors
+from coterie.core.samples import as_batch
 from coterie.core.state import state_tensors
 from coterie.core.task import Task
 from coterie.data.federation import Federation, Samples
