@@ -7,35 +7,42 @@ from typing import Any
 
 from coterie.core.errors import SettingError
 
-FAILED = 1  # exit code where a promise is broken
+BROKEN = 1  # exit code where a promise is broken
 
 
 def add_check(commands: Any) -> None:
     """Add `coterie check` to the command line."""
     check = commands.add_parser("check", help="try whether an algorithm keeps every promise")
-    example = "as in: mypackage.mine:Method k=3"
-    check.add_argument("words", nargs="*", metavar="ALGORITHM key=value", help=example)
+    names, example = "ALGORITHM FEDERATION key=value", "as in: mypackage.mine:Method k=3"
+    check.add_argument("words", nargs="*", metavar=names, help=example)
     check.set_defaults(command=check_command)
 
 
 def check_command(options: argparse.Namespace) -> int:
-    from coterie.checks import applicable_checks
+    """Check an algorithm on the suite's own data, and on a federation if one is named."""
+    from coterie.checks import check_algorithm
+    from coterie.experiment.plan import build_federation, make_plan
     from coterie.experiment.settings import make_settings, parse_settings, split_words
     from coterie.registry import resolve
+    from coterie.tasks.defaults import default_task
 
     names, pairs = split_words(options.words)
-    if len(names) != 1:
+    if not names:
         raise SettingError("say which algorithm to check, as in: coterie check ifca k=3")
-    kind = resolve("algorithm", names[0])
-    algorithm, broken = make_settings(kind, parse_settings(pairs, [kind])), 0
-    checks = applicable_checks(algorithm)
-    for check in checks:
-        promise = (check.__doc__ or check.__name__).partition("\n")[0]
-        try:
-            check(algorithm)
-            print(f"ok      {promise}", flush=True)
-        except AssertionError as error:
-            broken += 1
-            print(f"broken  {promise}\n        {error}", flush=True)
-    print(f"{len(checks) - broken} of {len(checks)} promises are kept")
-    return FAILED if broken else 0
+    found: list[str] = []
+
+    def tell(promise: str, broken: str) -> None:
+        found.append(broken)
+        print(
+            f"broken  {promise}\n        {broken}" if broken else f"ok      {promise}", flush=True
+        )
+
+    if len(names) == 1:
+        kind = resolve("algorithm", names[0])
+        check_algorithm(make_settings(kind, parse_settings(pairs, [kind])), tell=tell)
+    else:
+        plan = make_plan(options.words)
+        data = build_federation(plan.federation_name, plan.federation, plan.settings.seed)
+        check_algorithm(plan.algorithm, default_task(data, plan.network), data, tell=tell)
+    print(f"{found.count('')} of {len(found)} promises are kept")
+    return BROKEN if any(found) else 0
