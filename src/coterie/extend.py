@@ -11,7 +11,7 @@ from coterie import starts
 from coterie.algorithms import steps
 from coterie.checks import check_algorithm
 from coterie.core import seeds
-from coterie.core.algorithm import Algorithm, Info, Serving, Start
+from coterie.core.algorithm import Algorithm, Info, Serving, Start, Traits
 from coterie.core.clients import Clients, Each, Fold, LinearFold, Stacked, on_client
 from coterie.core.cohort import BestModel, Cohort, OptimizerState
 from coterie.core.errors import CoterieError, CoterieWarning, DataError, SettingError
@@ -81,6 +81,7 @@ __all__ = [
     "Statistic",
     "Task",
     "TokenClassification",
+    "Traits",
     "Update",
     "WeightedRows",
     "above",

@@ -23,7 +23,7 @@ Differences from the paper
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -37,6 +37,7 @@ from coterie.extend import (
     Serving,
     Start,
     Statistic,
+    Traits,
     WeightedRows,
     at_least,
     on_client,
@@ -63,6 +64,8 @@ class FedEM(LocalTraining):
 
     k: int = setting(2, "components of the mixture", at_least(1))
     iterations: int = setting(20, "E- and M-steps that find a client's shares", at_least(1))
+
+    traits: ClassVar[Traits] = Traits(clusters="k", soft=True)
 
     def init(self, start: Start) -> State:
         return State(start.models(self.k))
