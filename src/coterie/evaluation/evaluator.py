@@ -119,6 +119,8 @@ class Evaluator:
 
     def tables(self, serving: Serving, evaluation: Evaluation) -> dict[str, Any]:
         """The clients one by one, as columns: those that trained, and unseen ones if any."""
+        if serving.choose is not None:
+            return self._tables_of_nobody()
         what, points = self.map(serving)
         sizes, names = self.scorer.sizes("train"), self.federation.clients
         clients = client_columns(serving, serving.ids, sizes, self.federation.cluster, names)
@@ -139,6 +141,19 @@ class Evaluator:
             k = len(evaluation.serving.models)
             tables["sample_clusters"] = self._sample_table(evaluation.samples, k)
         return tables
+
+    def _tables_of_nobody(self) -> dict[str, Any]:
+        """The clients that trained, of whom the server knows no more than how many samples."""
+        sizes, true = self.scorer.sizes("train"), self.federation.cluster
+        clients: dict[str, Any] = {
+            "client": list(range(len(sizes))),
+            "name": list(self.federation.clients) or None,
+            "samples": sizes.tolist(),
+            "cluster": [None] * len(sizes),
+            "true": None if true is None else true.tolist(),
+        }
+        clients |= dict.fromkeys(("loss", "x", "y", "accuracy"))
+        return {"map": "", "clients": clients, "test_clients": None}
 
     def _sample_table(self, samples: SampleClusters, k: int) -> dict[str, Any]:
         """The k clusters of the samples that were scored, as columns."""

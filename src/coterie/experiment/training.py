@@ -143,11 +143,11 @@ class Training:
         self.records.append(record)
         return record
 
-    def _sizes(self, info: Info) -> list[float]:
+    def _sizes(self, info: Info) -> list[int]:
         """The clients of each cluster; where they are withheld, by its share of the weight."""
         if info.cluster is None and info.weights is not None:
             share = info.weights / info.weights.sum().clamp_min(1)
-            return (len(info.ids) * share).round(decimals=1).tolist()
+            return (len(info.ids) * share).round().long().tolist()
         known = self.cluster[self.cluster >= 0]
         return torch.bincount(known, minlength=info.clusters).tolist()
 
