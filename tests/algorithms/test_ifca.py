@@ -234,7 +234,7 @@ def test_gradient_averaging_refuses_networks_with_running_statistics():
 
 def test_gradient_averaging_refuses_a_local_optimiser():
     ifca = IFCA(k=1, average="gradients", optimizer="adam")
-    with pytest.raises(SettingError, match="`optimizer` of IFCA must be sgd .* got adam"):
+    with pytest.raises(SettingError, match=r"`optimizer` of IFCA must be sgd .* got adam"):
         ifca.init(start_of(simulator([1, 2])))
 
 
