@@ -10,7 +10,7 @@ from coterie import IFCA, FedAvg, Regression, Run
 from coterie.algorithms.k_fed import KFed
 from coterie.core.errors import CheckpointError, SettingError
 from coterie.experiment.grid import Grid
-from coterie.experiment.initial import initial_models
+from coterie.experiment.initial import given_models
 from coterie.experiment.settings import RunSettings
 from tests.algorithms.lines import line
 
@@ -37,7 +37,7 @@ def test_a_module_its_files_and_its_vector_are_one_model(tmp_path):
     whole = task()
     vector = whole.layout.flatten(module)
     for initial in (module, vector, vector[None].double(), *files(tmp_path, module)):
-        assert torch.equal(initial_models(initial, whole), vector[None])
+        assert torch.equal(given_models(initial, whole), vector[None])
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_a_module_its_files_and_its_vector_are_one_model(tmp_path):
 )
 def test_what_does_not_fit_is_refused_in_a_sentence(initial, sentence):
     with pytest.raises(SettingError, match=sentence):
-        initial_models(initial, task())
+        given_models(initial, task())
 
 
 def test_a_file_that_is_no_state_dict_is_refused(tmp_path):
@@ -63,7 +63,7 @@ def test_a_file_that_is_no_state_dict_is_refused(tmp_path):
     (tmp_path / "text.pt").write_text("weights")
     for name in ("list.pt", "text.pt"):
         with pytest.raises(SettingError, match="`initial`"):
-            initial_models(tmp_path / name, task())
+            given_models(tmp_path / name, task())
 
 
 def test_frozen_weights_are_the_tasks_and_others_are_refused():
@@ -74,9 +74,9 @@ def test_frozen_weights_are_the_tasks_and_others_are_refused():
 
     frozen, other = Regression(half_frozen), half_frozen()
     with pytest.raises(SettingError, match=r"0.weight is frozen, and the module Sequential has"):
-        initial_models(other, frozen)
+        given_models(other, frozen)
     other[0].load_state_dict(frozen.module[0].state_dict())
-    assert initial_models(other, frozen).shape == (1, 3)
+    assert given_models(other, frozen).shape == (1, 3)
 
 
 def begun(algorithm, targets, initial, **settings):

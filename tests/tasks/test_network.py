@@ -5,6 +5,7 @@ from torch import nn
 from coterie import Classification, Regression
 from coterie.core.errors import SettingError
 from coterie.core.layout import frozen_digest
+from coterie.core.samples import Inputs, Ragged, as_batch
 
 
 def test_a_function_is_called_for_every_draw_under_its_generator_only():
@@ -71,3 +72,46 @@ def test_samples_are_scaled_and_stay_as_they_are(kind):
     assert scaled.dtype == torch.float32
     assert scaled.tolist() == [[0.0, 0.25], [0.5, 50.0]]
     assert x.tolist() == [[0, 1], [2, 200]]
+
+
+def test_several_inputs_are_arguments_in_their_order_and_padding_is_told_behind_a_sequence():
+    batch = as_batch(
+        Inputs({"words": Ragged.of([[1, 2, 3], [4]]), "age": torch.tensor([30.0, 40.0])})
+    )
+    words = [[1, 2, 3], [4, 0, 0]]
+    for padding, told in [
+        ("lengths", [[3, 1]]),
+        ("mask", [[[False, False, False], [False, True, True]]]),
+        ("none", []),
+    ]:
+        task = Classification(nn.Embedding(5, 2), padding=padding)
+        found = [argument.tolist() for argument in task.arguments(batch)]
+        assert found == [words, *told, [30.0, 40.0]]
+    with pytest.raises(SettingError, match="`padding` of a task must be one of lengths, mask"):
+        Classification(nn.Linear(1, 2), padding="zeros")
+
+
+def test_a_network_sees_no_more_padding_than_its_batch_needs():
+    batch = as_batch(Ragged.of([[1, 2, 3], [4], [5, 6]]))
+    tokens, lengths = Classification(nn.Embedding(7, 2)).arguments(batch[torch.tensor([1, 2])])
+    assert tokens.tolist() == [[4, 0], [5, 6]]
+    assert lengths.tolist() == [1, 2]
+
+
+def test_each_of_several_inputs_is_cast_and_bytes_are_scaled():
+    inputs = Inputs(
+        {
+            "pixels": torch.tensor([[51]], dtype=torch.uint8),
+            "vector": torch.tensor([[51.0]], dtype=torch.float64),
+            "words": Ragged.of([[51]]),
+        }
+    )
+    plain = Classification(nn.Linear(1, 2), scale=255.0).inputs(inputs)
+    assert [plain[name].dtype for name in ("pixels", "vector")] == [torch.float32] * 2
+    assert plain["words"].values.dtype == torch.float32
+    assert plain["pixels"].flatten().tolist() == pytest.approx([0.2])
+    assert plain["vector"].tolist() == [[51.0]]
+    looked_up = Classification(nn.EmbeddingBag(60, 2)).inputs(inputs)
+    assert looked_up["words"].values.dtype == torch.int64
+    assert looked_up["vector"].dtype == torch.float32
+    assert inputs["pixels"].tolist() == [[51]]

@@ -44,7 +44,7 @@ from coterie.core.settings import Settings, setting
 from coterie.core.task import Task
 from coterie.core.validate import at_least, one_of
 from coterie.data.federation import Federation
-from coterie.tasks.centre import Centre
+from coterie.tasks.centre import Centre, count_features
 from coterie.vectors.kmeans import (
     canonical_order,
     centroids,
@@ -87,7 +87,7 @@ class KFed(Settings):
         """Centres of samples, in the precision that a network would have had."""
         if isinstance(default, Centre):
             return default
-        features, dtype = federation.train.x[0].numel(), default.layout.dtype
+        features, dtype = count_features(federation.train.x), default.layout.dtype
         return Centre(features, scale=federation.scale, dtype=dtype)
 
     def init(self, start: Start) -> State:

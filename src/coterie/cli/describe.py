@@ -99,22 +99,25 @@ def settings_table(*owners: type, values: Mapping[str, Any] | None = None) -> st
 
 def messages_table(kind: type[Any]) -> str:
     """For every client step, what a client downloads and what it uploads; nothing else crosses."""
-    state = get_type_hints(kind.init)["return"]
+    state = get_type_hints(kind.init).get("return", object)
     lines = []
     inherited = {name: step for base in reversed(kind.__mro__) for name, step in vars(base).items()}
     for name, step in inherited.items():
         if not getattr(step, "__on_client__", False):
             continue
-        upload = get_type_hints(step)["return"]
+        upload = get_type_hints(step).get("return")
         fields = getattr(upload, "_fields", ())
-        sent, kept = dict(field_comments(upload)) if fields else {}, dict(field_comments(state))
+        sent = dict(field_comments(upload)) if upload is not None and fields else {}
+        kept = dict(field_comments(state))
         arguments = [a for a in inspect.signature(step).parameters if a not in ("self", "cohort")]
         lines.append(f"  {name}")
         for a in arguments if fields else []:
             one_of_many = f"one of {a}s {kept[a + 's']}" if a + "s" in kept else ""
             lines.append(f"    down  {a:8} {kept.get(a, one_of_many)}".rstrip())
         lines += [f"    up    {field:8} {sent.get(field, '')}".rstrip() for field in fields]
-        if not fields:
+        if upload is None:
+            lines.append("    what goes up is not declared: the step has no return annotation")
+        elif not fields:
             lines.append("    nothing crosses: what it makes stays with the client")
     return "\n".join(lines)
 

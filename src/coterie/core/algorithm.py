@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -11,10 +11,12 @@ from torch import Tensor
 
 from coterie.core import seeds
 from coterie.core.clients import Clients
-from coterie.core.errors import SettingError
+from coterie.core.errors import CoterieError, SettingError
 from coterie.core.task import Task
 
 REDRAWS = 20  # draws that may coincide by chance, as of a few coin flips
+
+MIXTURE_ERROR = 1e-3  # by which shares may miss 1
 
 State = TypeVar("State", bound=tuple[Any, ...])
 
@@ -95,6 +97,7 @@ class Info(NamedTuple):
     ids: Tensor  # [a] the clients that answered
     cluster: Tensor  # [a] the cluster each was in
     clusters: int  # how many clusters the algorithm keeps
+    metrics: Mapping[str, float] = {}
 
 
 class Serving(NamedTuple):
@@ -105,7 +108,9 @@ class Serving(NamedTuple):
     memory, and that model does not leave it. With `label`, a client step
     `label(cohort, models) -> [m, n]`, every sample has a model of its own choice instead: the step
     says which, and that does not leave the client either. `cluster` is then where most of the
-    client is.
+    client is. With a `mixture`, client `ids[a]` uses all models together: what they predict is
+    mixed, as the task says how, in the shares of its row, which are at least 0 and sum to 1; its
+    cluster is that of its largest share, whatever `cluster` says, which may be None.
     """
 
     models: Tensor  # [k, d]
@@ -113,6 +118,12 @@ class Serving(NamedTuple):
     cluster: Tensor  # [a]
     adapt: Callable[..., Tensor] | None = None
     label: Callable[..., Tensor] | None = None
+    mixture: Tensor | None = None  # [a, k] shares of the models
+
+    def for_clients(self, chosen: Tensor) -> Serving:
+        """The same for the clients that a mask [a] chooses."""
+        mixture = None if self.mixture is None else self.mixture[chosen]
+        return self._replace(ids=self.ids[chosen], cluster=self.cluster[chosen], mixture=mixture)
 
 
 class Algorithm(Protocol[State]):
@@ -126,3 +137,22 @@ class Algorithm(Protocol[State]):
     def round(self, state: State, clients: Clients) -> tuple[State, Info]: ...
     def serve(self, state: State, clients: Clients) -> Serving:
         """Give each of `clients` a model, also one that never took part in a round."""
+
+
+def serve_clients(algorithm: Algorithm[State], state: State, clients: Clients) -> Serving:
+    """Whom an algorithm serves what; the cluster of a mixture is that of the largest share."""
+    serving = algorithm.serve(state, clients)
+    shares = serving.mixture
+    if shares is None:
+        return serving
+    name, expected = type(algorithm).__name__, [len(serving.ids), len(serving.models)]
+    if list(shares.shape) != expected:
+        raise CoterieError(
+            f"the mixture that {name} serves must be {expected}, a row for each client and a "
+            f"share for each model, got {list(shares.shape)}"
+        )
+    if bool((shares < 0).any()) or bool(((shares.sum(1) - 1).abs() > MIXTURE_ERROR).any()):
+        raise CoterieError(f"the shares that {name} serves must be at least 0 and sum to 1")
+    if serving.adapt is not None or serving.label is not None:
+        raise CoterieError(f"{name} must serve a mixture, or adapt or label, not both")
+    return serving._replace(cluster=shares.argmax(1))

@@ -20,6 +20,7 @@ from coterie.core.batches import batches_of_clients
 from coterie.core.errors import CoterieError, CoterieWarning
 from coterie.core.kernel import ClientSeeds, Descent, Kernel, Minimisation, Objective, StepRule
 from coterie.core.layout import keeps_statistics
+from coterie.core.samples import as_batch
 from coterie.core.task import Task
 from coterie.tensors.devices import CPU
 from coterie.tensors.lazy import dense, select_rows, to_device
@@ -29,8 +30,8 @@ from coterie.tensors.optimizers import clip_norms
 class Rows(NamedTuple):
     """Samples of a cohort, padded to the longest client; padding never changes a result."""
 
-    x: Tensor  # [m, n, ...]
-    y: Tensor  # [m, n]
+    x: Any  # [m, n, ...]; `Indexed` (core/samples.py) where a sample is more than one tensor
+    y: Any  # [m, n], with further axes where a target has some; `Indexed` for sequences of targets
     size: Tensor  # [m] rows that count; those behind them are padding
 
     @property
@@ -123,10 +124,13 @@ class Cohort:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """The features [n_i, ...] and targets [n_i] of one client after another."""
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        """The features [n_i, ...] and targets [n_i] of one client after another.
+
+        Sequences come `Padded`, several inputs as `Inputs` (core/samples.py).
+        """
         for x, y, size in zip(self._rows.x, self._rows.y, self._sizes, strict=True):
-            yield x[:size], y[:size]
+            yield as_batch(x[:size]), as_batch(y[:size])
 
     @property
     def size(self) -> Tensor:
@@ -213,6 +217,17 @@ class Cohort:
             one = next(rows for _, rows in self._rows.row_range(0, 1).client_blocks(1))
             found = self._kernel.score(model[:1], one._replace(size=torch.ones_like(one.size)))
             return torch.zeros_like(found).repeat(len(self), 1)
+
+    def score_mixture(self, models: Tensor, shares: Tensor) -> Tensor:
+        """The task's sums [m, s] where each client mixes models [k, d] in its shares [m, k]."""
+        here = self._with_data
+        with torch.no_grad():
+            if here is None:
+                return self._kernel.score_mixture(models, self._rows, shares)
+            found = torch.zeros_like(self.score(models[:1].expand(len(self), -1)))
+            if len(here):
+                found[here] = self.subset(here).score_mixture(models, shares[here])
+            return found
 
     def gradient(
         self,

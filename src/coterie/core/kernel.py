@@ -131,3 +131,6 @@ class Kernel(Protocol):
 
     def score(self, models: Tensor, rows: Rows) -> Tensor:
         """The task's sums [m, s] for each client under its own model [m, d]."""
+
+    def score_mixture(self, models: Tensor, rows: Rows, shares: Tensor) -> Tensor:
+        """The same under a mixture of models [k, d] with each client's shares [m, k]."""

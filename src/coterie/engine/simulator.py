@@ -19,6 +19,7 @@ from coterie.core.cohort import Cohort, Memory, Rows
 from coterie.core.errors import CoterieError
 from coterie.core.kernel import Kernel
 from coterie.core.population import Purpose, RoundClients
+from coterie.core.samples import Indexed
 from coterie.core.task import Task
 from coterie.data.federation import Samples
 from coterie.engine.chunks import ChunkCache, Chunking
@@ -68,9 +69,9 @@ class Simulator:
         self.locate = locate or (lambda ids: ids - first)
         self.population = len(samples) if population is None else population
         self.memory = memory or ClientMemory(self.population)
-        self.kernel = kernel or kernel_for(task, samples.x.dim() - 1, self.device)
+        self.kernel = kernel or kernel_for(task, samples.tensor_axes, self.device)
         self.chunking = chunking or Chunking(
-            task, samples.x.shape[1:].numel(), chunk, device=self.device
+            task, samples.sample_numbers, chunk, device=self.device
         )
         self.cache = cache
 
@@ -162,7 +163,11 @@ class Simulator:
         if self._samples_on_device is None:
             self._samples_on_device = samples_on_device(self.samples, self.device)
         rows = self._samples_on_device.rows(self.locate(ids))
-        return Rows(*(to_device(part, self.device) for part in rows))
+        x, y = (
+            part.to(self.device) if isinstance(part, Indexed) else to_device(part, self.device)
+            for part in (rows.x, rows.y)
+        )
+        return Rows(x, y, to_device(rows.size, self.device))
 
     def on_device(self, work: Callable[..., Any], *arguments: Any, **message: Any) -> Any:
         """What `work` gives, done on the device: tensors that it is given are brought there."""

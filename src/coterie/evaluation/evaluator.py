@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.core.algorithm import Algorithm, Serving
+from coterie.core.algorithm import Algorithm, Serving, serve_clients
 from coterie.core.errors import DataError
 from coterie.data.federation import Federation
 from coterie.evaluation import measures
@@ -31,7 +31,7 @@ class Evaluator:
 
     def serve(self, state: tuple[Tensor, ...], part: str = "train") -> Serving:
         """Which model serves which client, chosen by a part of its data."""
-        return self.algorithm.serve(state, self.scorer.clients(part))
+        return serve_clients(self.algorithm, state, self.scorer.clients(part))
 
     def evaluate(self, state: tuple[Tensor, ...]) -> Evaluation:
         """Score the clients that the federation is tested on, by the run's protocol.
@@ -188,5 +188,6 @@ def client_columns(
         "name": [names[i] for i in serving.ids.tolist()] if names else None,
         "samples": sizes[rows].tolist(),
         "cluster": serving.cluster.tolist(),
+        "shares": None if serving.mixture is None else serving.mixture.tolist(),
         "true": None if true is None else true[rows].tolist(),
     }

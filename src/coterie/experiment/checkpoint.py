@@ -14,6 +14,7 @@ from torch import Tensor
 
 from coterie.core.errors import CheckpointError
 from coterie.core.layout import frozen_digest
+from coterie.core.samples import sample_kinds, stored_tensors
 from coterie.core.settings import identifying_settings
 from coterie.core.task import Task
 from coterie.data.federation import Federation, Samples
@@ -113,6 +114,10 @@ def samples_fingerprint(part: Samples | None) -> list[Any]:
         return []
     rows = torch.linspace(0, len(part.y) - 1, min(len(part.y), 1000), dtype=torch.float64).long()
     total = hashlib.sha256()
-    for tensor in (part.offsets, part.x[rows], part.y[rows]):
+    for tensor in (part.offsets, *stored_tensors(part.x[rows]), *stored_tensors(part.y[rows])):
         total.update(tensor.contiguous().view(torch.uint8).numpy().data)
-    return [len(part), list(part.x.shape), str(part.x.dtype), total.hexdigest()]
+    if isinstance(part.x, Tensor) and isinstance(part.y, Tensor):
+        return [len(part), list(part.x.shape), str(part.x.dtype), total.hexdigest()]
+    kinds = [str(kind) for stored in (part.x, part.y) for kind in sample_kinds(stored)]
+    lengths = [len(tensor) for stored in (part.x, part.y) for tensor in stored_tensors(stored)]
+    return [len(part), lengths, kinds, total.hexdigest()]

@@ -27,7 +27,7 @@ READING_ERRORS = (
 Initial = Tensor | nn.Module | str | Path
 
 
-def initial_models(initial: Initial, task: Task) -> Tensor:
+def given_models(initial: Initial, task: Task) -> Tensor:
     """The models [j, d] to begin with: one for all (j = 1) or one for each of j clusters.
 
     initial  a vector [d], vectors [j, d], a network like that of the task, or the path of a file

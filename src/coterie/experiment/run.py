@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from coterie.channel.metering import ByteMeter
-from coterie.core.algorithm import Algorithm
+from coterie.core.algorithm import Algorithm, serve_clients
 from coterie.core.errors import CoterieError
 from coterie.core.population import Population
 from coterie.core.task import Task
@@ -26,7 +26,7 @@ from coterie.evaluation.evaluator import Evaluator
 from coterie.evaluation.scoring import SimulatedScorer
 from coterie.experiment.checkpoint import run_fingerprint
 from coterie.experiment.folder import Record, RunFolder
-from coterie.experiment.initial import Initial, initial_models
+from coterie.experiment.initial import Initial, given_models
 from coterie.experiment.participants import OnReply
 from coterie.experiment.settings import RunSettings
 from coterie.experiment.training import Training
@@ -45,7 +45,7 @@ class Run:
     samples are clustered, `labels` [N] is the cluster of each, client after client.
 
     The clients are simulated on this machine unless a `population` is given, with an `evaluator`
-    that scores on its data. `initial` are the models to begin with, as `initial_models` takes them;
+    that scores on its data. `initial` are the models to begin with, as `given_models` takes them;
     without it, they are those of the task.
     """
 
@@ -83,7 +83,7 @@ class Run:
             )
             scorer = SimulatedScorer(federation, simulator)
             evaluator = Evaluator(algorithm, federation, scorer, settings.protocol)
-        self.initial = None if initial is None else initial_models(initial, task)  # [j, d]
+        self.initial = None if initial is None else given_models(initial, task)  # [j, d]
         self.training = Training(
             population,
             evaluator,
@@ -219,7 +219,8 @@ class Run:
         self.serving = self.evaluator.serve(self.state)
         self.clusters = self.training.cluster_by_client(self.serving)
         self.labels = self.evaluator.scorer.sample_labels(self.serving)
-        self.metrics = self.evaluator.metrics(self.evaluation, self.clusters)
+        metrics = self.evaluator.metrics(self.evaluation, self.clusters)
+        self.metrics = metrics | self.training.own_metrics
 
     def serve(self, federation: Federation) -> Tensor:
         """The cluster that serves each client of another federation, by its training part.
@@ -236,7 +237,7 @@ class Run:
             population=count,
             device=self.settings.device,
         )
-        serving = self.algorithm.serve(self.state, unseen.at("serve"))
+        serving = serve_clients(self.algorithm, self.state, unseen.at("serve"))
         return serving.cluster if serving.adapt is None else torch.full_like(serving.cluster, -1)
 
     @property

@@ -51,7 +51,7 @@ def simulate(
         if name not in known:
             raise SettingError(f"no setting of a run is named {name}{did_you_mean(name, known)}")
     wanted = RunSettings(**settings)
-    federation, task = algorithm_task(algorithm, federation, task)
+    task = algorithm_task(algorithm, federation, task)
     if grid or wanted.starts > 1:
         if shards is not None or ray:
             raise SettingError("several starts or values run in one process; leave out shards")

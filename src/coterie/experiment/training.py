@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Any, get_type_hints
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,10 +12,12 @@ from torch import Tensor
 from coterie.channel.metering import ByteMeter
 from coterie.core import seeds
 from coterie.core.algorithm import Info, Serving, Start
-from coterie.core.errors import SettingError
+from coterie.core.errors import CoterieError, SettingError
 from coterie.core.population import Population
+from coterie.core.state import annotated_state, describe_state, rebuild_state, state_tensors
 from coterie.core.task import Task
 from coterie.evaluation.evaluator import Evaluator
+from coterie.evaluation.measures import FIXED_METRICS
 from coterie.evaluation.scoring import Evaluation
 from coterie.experiment.checkpoint import Checkpoint
 from coterie.experiment.folder import Record
@@ -56,6 +59,7 @@ class Training:
         self.records: list[Record] = []  # one for each round
         self.health = HealthMonitor(lockstep=lockstep)
         self.bytes = ByteMeter()
+        self.own_metrics: dict[str, float] = {}  # the last of each that the algorithm told
         self.start_bytes = [0, 0]  # down and up, before round 1
         self.start_seconds = 0.0
         self.move_to(population, evaluator)
@@ -108,18 +112,20 @@ class Training:
             self.state, info = self.algorithm.round(self.state, clients)
             moves = self._move_clients(info)
             self.health.check_clusters(self.cluster, info.clusters)
-            self.health.check_models(self.state)
+            self.health.check_models(state_tensors(self.state).values())
         metrics: dict[str, float] = {}
         by_cluster: dict[str, list[float | None]] = {}
         if t + 1 == self.settings.rounds or (t + 1) % self.settings.evaluate == 0:
             with self.health.record_warnings():
                 metrics, by_cluster = self._evaluate(t + 1)
                 self.health.check_metrics(metrics)
+        own = algorithm_metrics(self.algorithm, info, metrics)
+        self.own_metrics |= own
         known = self.cluster[self.cluster >= 0]
         record = {
             "round": t + 1,
             "seconds": time.perf_counter() - began,
-            "metrics": metrics,
+            "metrics": metrics | own,
             "by_cluster": by_cluster,
             "sizes": torch.bincount(known, minlength=info.clusters).tolist(),
             "moves": moves,
@@ -163,13 +169,15 @@ class Training:
 
     def to_checkpoint(self, run: str) -> Checkpoint:
         """All that the run with the fingerprint `run` needs to go on from here, bit for bit."""
-        tensors = {f"state.{name}": value for name, value in self.state._asdict().items()}
+        tensors = {f"state.{path}": tensor for path, tensor in state_tensors(self.state).items()}
         tensors |= self.population.memory.to_tensors()
         tensors["cluster"] = self.cluster
         notes = {
+            "state": describe_state(self.state, self.algorithm),
             "bytes": [[*key, count] for key, count in self.bytes.parts.items()],
             "start_bytes": self.start_bytes,
             "start_seconds": self.start_seconds,
+            "metrics": self.own_metrics,
             "collapsed": self.health.collapsed,
             "warnings": self.health.warnings,
         }
@@ -178,14 +186,33 @@ class Training:
     def restore(self, checkpoint: Checkpoint, records: list[Record]) -> None:
         """Go on from a checkpoint and the records of the rounds before it."""
         tensors, notes = checkpoint.tensors, checkpoint.notes
-        state = get_type_hints(type(self.algorithm).init)["return"]
-        self.state = state(*(tensors[f"state.{name}"] for name in state._fields))
+        structure = notes.get("state") or annotated_state(self.algorithm)
+        self.state = rebuild_state(structure, tensors, self.algorithm, "state")
         self.cluster = tensors["cluster"]
         self.records = records
         for step, way, part, count in notes["bytes"]:
             self.bytes.parts[step, way, part] = count
         self.start_bytes = notes["start_bytes"]
         self.start_seconds = notes["start_seconds"]
+        self.own_metrics = notes.get("metrics", {})
         self.health.collapsed = notes["collapsed"]
         self.health.warnings = notes["warnings"]
         self.population.memory.restore(tensors)
+
+
+def algorithm_metrics(algorithm: Any, info: Info, metrics: Mapping[str, float]) -> dict[str, float]:
+    """The algorithm's own metrics of a round, which must not be named as `metrics` are."""
+    own: dict[str, float] = {}
+    for name, value in info.metrics.items():
+        if name in FIXED_METRICS or name in metrics:
+            raise CoterieError(
+                f"{type(algorithm).__name__} must give its metric {name} another name, for coterie "
+                "itself has one of that name"
+            )
+        try:
+            own[name] = float(value)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise CoterieError(
+                f"the metric {name} of {type(algorithm).__name__} must be a number, got {value!r}"
+            ) from error
+    return own

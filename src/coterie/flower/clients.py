@@ -29,6 +29,7 @@ from coterie.engine.simulator import Simulator
 from coterie.evaluation.client_map import losses_or_gradients
 from coterie.flower.replies import Answers, NodeInfo, OutlierFilter, Spec, check_reply
 from coterie.flower.roster import Roster, emit_warning
+from coterie.flower.sample_kinds import made_up_samples
 from coterie.flower.settings import App
 from coterie.flower.wire import BadPacket, Packet, encode_arguments
 from coterie.registry import algorithm_name
@@ -67,10 +68,11 @@ class Network:
         # What the others keep is on their nodes' disks. A step that recalls what an earlier step
         # kept could not be carried out on the example client if a checkpoint did not hold this.
         self.memory = self.example.memory
-        x, y = placeholder.train.x, placeholder.train.y
-        self.chunking = Chunking(self.task, x.shape[1:].numel(), settings.chunk)
+        made_up = placeholder.train
+        self.chunking = Chunking(self.task, made_up.sample_numbers, settings.chunk)
         # One sample stands for all where only its shape counts.
-        self.samples = Samples(x[:1], y[:1], torch.tensor([0, *sizes.tolist()]).cumsum(0))
+        x, y = made_up.x[:1], made_up.y[:1]
+        self.samples = Samples(x, y, torch.tensor([0, *sizes.tolist()]).cumsum(0))
 
     @property
     def federation(self) -> Federation:
@@ -89,7 +91,7 @@ class Network:
             name=self.app.plan.federation_name,
             clients=tuple(self.names),
             classes=self.app.schema.classes if self.app.schema else (),
-            sample_clusters=not (self.task.predicts or self.samples.y.is_floating_point()),
+            sample_clusters=not self.task.predicts and self.samples.has_labels,
         )
 
     def at(
@@ -155,12 +157,13 @@ class Network:
         header = {"part": part, "map": draws_map, "use": use, "classes": classes}
 
         def packet(ids: Tensor) -> Packet:
-            cluster = serving.cluster[torch.searchsorted(serving.ids, ids)]
-            models = serving.models
-            if serving.label is None and draws_map != "losses":
+            place = torch.searchsorted(serving.ids, ids)
+            cluster, models = serving.cluster[place], serving.models
+            mixture = {} if serving.mixture is None else {"mixture": serving.mixture[place]}
+            if serving.label is None and not mixture and draws_map != "losses":
                 used, cluster = cluster.unique(return_inverse=True)
                 models = models[used]
-            extra = {"models": models, "cluster": cluster, "common": serving.models[:1]}
+            extra = {"models": models, "cluster": cluster, "common": serving.models[:1], **mixture}
             made = self.make_packet("score", ids, header, step, {})
             return Packet(made.header, {**made.tensors, **extra})
 
@@ -253,12 +256,7 @@ def join_network(
 def placeholder_federation(app: App, node: NodeInfo) -> Federation:
     """One client with two made-up samples, of the shape and type that the nodes' samples have."""
     if app.schema is not None:
-        return app.schema.stub(node.shape, node.types[0])
-    generator = torch.Generator().manual_seed(0)
-    x = torch.rand(2, *node.shape, generator=generator)
-    x = x.to(node.types[0]) if node.types[0].is_floating_point else (9 * x).to(node.types[0])
-    y = torch.arange(2).to(node.types[1])
-    data = app.plan.federation
-    return Federation(
-        Samples(x, y, torch.tensor([0, 2])), class_count=data.class_count, scale=data.pixel_scale
-    )
+        return app.schema.stub(node.inputs[0].shape, node.inputs[0].dtype)
+    data, made_up = app.plan.federation, made_up_samples(node.inputs, node.target)
+    classes = getattr(data, "class_count", 0) or node.outputs
+    return Federation(made_up, class_count=classes, scale=getattr(data, "pixel_scale", 1.0))

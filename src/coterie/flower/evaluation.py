@@ -40,7 +40,7 @@ class NetworkScorer:
         assert samples_of is None, "a client of a network has only its own samples"
         ids, answer = self._ask(serving, part, with_map)
         answered = torch.isin(serving.ids, ids)
-        serving = serving._replace(ids=serving.ids[answered], cluster=serving.cluster[answered])
+        serving = serving.for_clients(answered)
         quality = task_metrics(self.network.task, answer.scores)
         if serving.label is None:
             return Evaluation(serving, quality)

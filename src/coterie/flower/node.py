@@ -33,6 +33,7 @@ from coterie.evaluation.client_map import losses_or_gradients
 from coterie.evaluation.scoring import score_by_label
 from coterie.experiment.settings import make_settings, setting_names
 from coterie.flower.memory import MemoryVersions
+from coterie.flower.sample_kinds import encode_kinds
 from coterie.flower.settings import App
 from coterie.flower.wire import BadPacket, Packet, decode_arguments, decode_packet, encode_packet
 from coterie.registry import find
@@ -94,6 +95,7 @@ class Node:
                 f"share {file.share} of {len(federation)} clients is nobody: the data has too few"
             )
         self.names = client_names(federation)[begin:end]
+        self.outputs = federation.outputs
         self.cluster = None if federation.cluster is None else federation.cluster[begin:end]
         self.train = federation.train.part(begin, end)
         self.test = None if federation.test is None else federation.test.part(begin, end)
@@ -142,8 +144,8 @@ class Node:
             "app": self.app.fingerprint,
             "clients": self.names,
             "cluster": None if self.cluster is None else self.cluster.tolist(),
-            "shape": list(samples.x.shape[1:]),
-            "types": [str(v.dtype).removeprefix("torch.") for v in (samples.x, samples.y)],
+            "samples": encode_kinds(samples),
+            "outputs": self.outputs,
             "tested": self.test is not None,
             "frozen": frozen_digest(self.task.module),
         }
@@ -187,7 +189,10 @@ class Node:
             return score_by_label(cohort, models, found), counts
 
         def score_models(cohort: Cohort) -> tuple[Tensor, ...]:
-            own = models[cluster[torch.searchsorted(self.ids, cohort.ids)]]
+            place = torch.searchsorted(self.ids, cohort.ids)
+            if "mixture" in packet.tensors:
+                return (cohort.score_mixture(models, packet.tensor("mixture")[place]),)
+            own = models[cluster[place]]
             if step is not None:
                 own = step(train.cohort(cohort.ids, 0, (train.seed, "adapt")), model=own, **extra)
             return (cohort.score(own),)

@@ -7,10 +7,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from coterie.core.samples import PartKind
+from coterie.flower.sample_kinds import decode_kinds
 from coterie.flower.settings import App
-from coterie.flower.wire import TYPES, BadPacket, Packet
+from coterie.flower.wire import BadPacket, Packet
 
 Spec = dict[str, tuple[tuple[int, ...], torch.dtype]]  # field -> shape after the client axis, type
+MAX_OUTPUTS = 10**6
 Answers = list[tuple[Tensor, Any]]  # the clients of a node, and what they sent
 
 
@@ -20,8 +23,9 @@ class NodeInfo(NamedTuple):
     names: list[str]  # of its clients
     sizes: Tensor  # [a] training samples
     cluster: list[int] | None  # true clusters, where they are known
-    shape: tuple[int, ...]  # of one sample
-    types: tuple[torch.dtype, torch.dtype]  # of samples and of targets
+    inputs: tuple[PartKind, ...]  # what its samples are like
+    target: PartKind  # and their targets
+    outputs: int  # that a network needs for these
     tested: bool  # whether its clients have test samples
     frozen: str  # digest of the frozen weights of its network
 
@@ -36,18 +40,16 @@ def read_enrolment(app: App, reply: Packet) -> NodeInfo:
     sizes = reply.tensor("sizes")
     if sizes.shape != (len(names),) or sizes.dtype != torch.long or bool((sizes < 1).any()):
         raise BadPacket("it must say how many samples each of its clients has")
-    shape, types = reply.get("shape", list), reply.get("types", list)
-    if not all(isinstance(n, int) and n > 0 for n in shape) or len(types) != 2:
-        raise BadPacket("it must say which shape its samples have")
-    if any(kind not in TYPES for kind in types):
-        raise BadPacket("it must say of which type its samples are")
+    inputs, target = decode_kinds(reply.header.get("samples"))
+    outputs = reply.get("outputs", int)
+    if not 1 <= outputs <= MAX_OUTPUTS:
+        raise BadPacket(f"a network has 1 to {MAX_OUTPUTS} outputs, got {outputs}")
     cluster = reply.header.get("cluster")
     complete = isinstance(cluster, list) and len(cluster) == len(names)
     if cluster is not None and not (complete and all(isinstance(c, int) for c in cluster)):
         raise BadPacket("it must say of all its clients in which true cluster they are, or of none")
-    kinds = TYPES[types[0]], TYPES[types[1]]
     tested, frozen = bool(reply.header.get("tested")), str(reply.header.get("frozen", ""))
-    return NodeInfo(names, sizes, cluster, tuple(shape), kinds, tested, frozen)
+    return NodeInfo(names, sizes, cluster, inputs, target, outputs, tested, frozen)
 
 
 def check_reply(

@@ -75,10 +75,13 @@ class Roster:
         self.names = names
         first, *others = self.nodes.values()
         for other in others:
-            if (other.shape, other.types) != (first.shape, first.types):
+            if (other.inputs, other.target) != (first.inputs, first.target):
+                mine, theirs = (
+                    ", ".join(map(str, (*node.inputs, node.target))) for node in (first, other)
+                )
                 raise DataError(
-                    f"nodes hold samples of two kinds: {first.shape} for client {first.names[0]}, "
-                    f"{other.shape} for client {other.names[0]}"
+                    f"nodes hold samples of two kinds: {mine} for client {first.names[0]}, "
+                    f"{theirs} for client {other.names[0]}"
                 )
 
     def require_frozen(self, digest: str) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from coterie.core.errors import DataError
-from coterie.tasks.network import NetworkTask
+from coterie.tasks.network import NetworkTask, kinds_text
 
 
 class Centre(NetworkTask):
@@ -38,9 +39,9 @@ class Centre(NetworkTask):
     def targets(self, y: Tensor) -> Tensor:
         return y
 
-    def check_samples(self, x: Tensor, y: Tensor) -> None:
+    def check_samples(self, x: Any, y: Any) -> None:
         """Refuse samples of another dimension."""
-        found = x[0].numel()
+        found = count_features(x)
         if found != self.features:
             raise DataError(
                 f"a centre of {self.features} features needs samples of as many numbers, "
@@ -57,3 +58,10 @@ class Point(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x.flatten(1) - self.centre
+
+
+def count_features(x: Any) -> int:
+    """How many numbers each of stored samples has; refuse samples that are no points."""
+    if not isinstance(x, Tensor):
+        raise DataError(f"centres are of samples that are one tensor each, got {kinds_text(x)}")
+    return x[0].numel()

@@ -245,6 +245,10 @@ class LockstepKernel:
         scores: Tensor = self._ask("score", models, rows)
         return scores
 
+    def score_mixture(self, models: Tensor, rows: Rows, shares: Tensor) -> Tensor:
+        scores: Tensor = self._ask("score_mixture", models, rows, shares)
+        return scores
+
     def _ask(self, name: str, models: Tensor, rows: Rows, *rest: Any) -> Any:
         if running.thread is None:
             return getattr(self.inner, name)(models, rows, *rest)
@@ -266,11 +270,11 @@ class LockstepClients:
     ) -> None:
         place = find_device(device)
         self.samples, self.task, self.seed, self.device = train, task, seed, place
-        self.kernel = kernel_for(task, train.x.dim() - 1, place)
+        self.kernel = kernel_for(task, train.tensor_axes, place)
         # All copies share a chunk, and wait for each other at each: chunks are larger than usual.
         self.chunking = Chunking(
             task,
-            train.x.shape[1:].numel(),
+            train.sample_numbers,
             chunk,
             device=place,
             largest=LARGEST_CHUNK,

@@ -69,6 +69,15 @@ class BatchedKernel:
             ]
         )
 
+    def score_mixture(self, models: Tensor, rows: Rows, shares: Tensor) -> Tensor:
+        found = []
+        for here, some in blocks_by_weights(rows, models.shape[1], models):
+            own = (model.expand(len(some.y), -1) for model in models)
+            outputs = [self.network.outputs(self.network.split(each), some.x) for each in own]
+            mixed = self.task.mix(torch.stack(outputs), shares[here])
+            found.append(self.task.score(mixed, some.y, some.mask))
+        return torch.cat(found)
+
     def gradient(
         self, models: Tensor, rows: Rows, seeds: Seeds, weights: Tensor | None = None
     ) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import torch
@@ -11,7 +12,8 @@ from torch.func import functional_call
 
 from coterie.core.errors import CoterieError, DataError, SettingError
 from coterie.core.kernel import Descent, Minimisation
-from coterie.core.layout import Layout
+from coterie.core.samples import Inputs, Padded
+from coterie.core.task import Task
 from coterie.engine.kernels.module_calls import (
     Tensors,
     copy_tensors,
@@ -24,16 +26,16 @@ from coterie.tensors.optimizers import Optimizer
 
 
 def minimise_one(
-    layout: Layout,
+    task: Task,
     module: nn.Module,
     model: Tensor,
-    x: Tensor,
-    y: Tensor,
+    x: Any,
+    y: Any,
     i: int,
     work: Minimisation,
 ) -> tuple[Tensor, Tensor]:
     """Where client i with model [d] and samples x, y ends [d], and its optimiser's state [s]."""
-    rule = work.rule
+    rule, layout = work.rule, task.layout
     descent = Descent(rule, work.steps, None, work.seeds, work.part, weight_decay=work.weight_decay)
     terms = ObjectiveTerms(layout, descent, lead=0)
     trained, carried = copy_tensors(layout, layout.unflatten(model))
@@ -42,7 +44,7 @@ def minimise_one(
     optimizer = Optimizer(rule.optimizer, rule.momentum)
     if work.state is not None:
         optimizer.restore(work.state[i], now)
-    call = caller(module, {**trained, **carried})
+    call = caller(task, module, {**trained, **carried})
     for step in range(work.steps[i]):
         batch = torch.arange(len(y), device=y.device)
         if work.batches is not None:
@@ -69,10 +71,18 @@ def moving_tensors(trained: Tensors, moves: Tensors | None) -> Tensors:
     return moving
 
 
-def caller(module: nn.Module, tensors: Tensors) -> Callable[..., Any]:
-    """What an objective calls: the network, or a submodule by its name, with these tensors."""
+def caller(task: Task, module: nn.Module, tensors: Tensors) -> Callable[..., Any]:
+    """What an objective calls: the network, or a submodule by its name, with these tensors.
+
+    Samples that are more than one tensor are arguments as the task has it.
+    """
 
     def call(name: str | None, *arguments: Any, **options: Any) -> Any:
+        if any(isinstance(each, Padded | Inputs) for each in arguments):
+            parts = (
+                task.arguments(a) if isinstance(a, Padded | Inputs) else (a,) for a in arguments
+            )
+            arguments = tuple(chain.from_iterable(parts))
         try:
             part = module if name is None else module.get_submodule(name)
         except AttributeError as error:

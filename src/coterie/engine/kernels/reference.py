@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch.func import functional_call
 from coterie.core.cohort import Rows, nan_to_inf
 from coterie.core.errors import DataError
 from coterie.core.kernel import Descent, Minimisation, Seeds
+from coterie.core.samples import as_batch
 from coterie.core.task import Task
 from coterie.engine.kernels.minimise import minimise_one
 from coterie.engine.kernels.module_calls import (
@@ -74,6 +76,14 @@ class PerClientKernel:
             ]
         )
 
+    def score_mixture(self, models: Tensor, rows: Rows, shares: Tensor) -> Tensor:
+        found = []
+        for own, x, y in self._clients(shares, rows):
+            outputs = torch.stack([self._output(model, x.clone()) for model in models])
+            mixed = self.task.mix(outputs[:, None], own[None])
+            found.append(self.task.score(mixed, y[None], torch.ones_like(y[None])))
+        return torch.cat(found)
+
     def gradient(
         self, models: Tensor, rows: Rows, seeds: Seeds, weights: Tensor | None = None
     ) -> Tensor:
@@ -98,7 +108,7 @@ class PerClientKernel:
                 ends[i] = self._descend_one(model, x, y, i, descent)
         return ends
 
-    def _descend_one(self, model: Tensor, x: Tensor, y: Tensor, i: int, descent: Descent) -> Tensor:
+    def _descend_one(self, model: Tensor, x: Any, y: Any, i: int, descent: Descent) -> Tensor:
         layout = self.task.layout
         trained, carried = copy_tensors(layout, self._tensors(model, x))
         anchor = None if descent.anchor is None else descent.anchor[i]
@@ -127,19 +137,17 @@ class PerClientKernel:
         with training(self.module), torch.random.fork_rng(self._generators):
             for i, (model, x, y) in enumerate(self._clients(start, rows)):
                 torch.manual_seed(minimisation.seeds[i])
-                found.append(
-                    minimise_one(self.task.layout, self.module, model, x, y, i, minimisation)
-                )
+                found.append(minimise_one(self.task, self.module, model, x, y, i, minimisation))
         ends, states = zip(*found, strict=True)
         return torch.stack(ends), torch.stack(states)
 
-    def _clients(self, models: Tensor, rows: Rows) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    def _clients(self, models: Tensor, rows: Rows) -> Iterator[tuple[Tensor, Any, Any]]:
         """(model or models, features, targets) of one client after another, without padding."""
         for model, x, y, size in zip(models, rows.x, rows.y, rows.size.tolist(), strict=True):
             # A copy, for a network may work in place.
-            yield model, x[:size].clone(), y[:size]
+            yield model, as_batch(x[:size]).clone(), as_batch(y[:size])
 
-    def _tensors(self, model: Tensor, x: Tensor) -> Tensors:
+    def _tensors(self, model: Tensor, x: Any) -> Tensors:
         """A model's tensors by name, those of convolutions with channels last if that works.
 
         It is faster on a CPU, but a network whose forward pass views a convolution's output in
@@ -155,12 +163,12 @@ class PerClientKernel:
             self._channels_last = self._runs({**plain, **last}, x[:1].clone())
         return {**plain, **last} if self._channels_last else plain
 
-    def _runs(self, tensors: Tensors, x: Tensor) -> bool:
+    def _runs(self, tensors: Tensors, x: Any) -> bool:
         """Whether the network can be called with these tensors."""
         trains = self.module.training
         try:
             with torch.no_grad():
-                functional_call(self.module.eval(), tensors, (x,))
+                functional_call(self.module.eval(), tensors, self.task.arguments(x))
         except (RuntimeError, ValueError):  # also of a normalisation that needs several samples
             return False
         finally:
@@ -168,19 +176,21 @@ class PerClientKernel:
         return True
 
     def _gradients(
-        self, trained: Tensors, carried: Tensors, x: Tensor, y: Tensor, weight: Tensor | None
+        self, trained: Tensors, carried: Tensors, x: Any, y: Any, weight: Tensor | None
     ) -> list[Tensor]:
         """The derivative of a client's mean loss, of samples with weights [n], by its tensors."""
         try:
-            output = functional_call(self.module, {**trained, **carried}, (x,))
+            arguments = self.task.arguments(x)
+            output = functional_call(self.module, {**trained, **carried}, arguments)
         except ValueError as error:  # batch normalisation of a single sample, for example
             raise DataError(f"the network cannot train on a batch of {len(x)}: {error}") from error
         losses = self.task.losses(output, y)
         return differentiate((losses if weight is None else losses * weight).mean(), trained)
 
-    def _output(self, model: Tensor, x: Tensor) -> Tensor:
-        output: Tensor = functional_call(self.module.eval(), self._tensors(model, x), (x,))
+    def _output(self, model: Tensor, x: Any) -> Tensor:
+        tensors, arguments = self._tensors(model, x), self.task.arguments(x)
+        output: Tensor = functional_call(self.module.eval(), tensors, arguments)
         return output
 
-    def _loss(self, model: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    def _loss(self, model: Tensor, x: Any, y: Any) -> Tensor:
         return self.task.losses(self._output(model, x), y).mean()

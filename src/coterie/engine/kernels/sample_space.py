@@ -134,7 +134,7 @@ def is_faster(
     if terms.trained and steps > 1:
         # The inner products of samples count half, for those of many clients are kept.
         work += seen**2 * f // 2 + steps * seen * (batch + OUTPUT_WORK) * width
-    return work < steps * f * width * (2 * batch + WEIGHT_WORK)
+    return bool(work < steps * f * width * (2 * batch + WEIGHT_WORK))
 
 
 class GramCache:

@@ -76,6 +76,17 @@ class VmappedKernel:
             ]
         )
 
+    def score_mixture(self, models: Tensor, rows: Rows, shares: Tensor) -> Tensor:
+        if not self.is_exact_for(rows):
+            return self.one_by_one.score_mixture(models, rows, shares)
+        self.module.eval()
+        found = []
+        for here, some in blocks_by_samples(rows):
+            outputs = torch.stack([self._under(model, some.x) for model in models])
+            mixed = self.task.mix(outputs, shares[here])
+            found.append(self.task.score(mixed, some.y, some.mask))
+        return torch.cat(found)
+
     def gradient(
         self, models: Tensor, rows: Rows, seeds: Seeds, weights: Tensor | None = None
     ) -> Tensor:
@@ -111,7 +122,8 @@ class VmappedKernel:
     def is_exact_for(self, rows: Rows) -> bool:
         """Whether the network can be done for all clients at once; tried on the first samples."""
         if self._exact is None and rows.y.numel():
-            self._exact = not keeps_statistics(self.module) and self._agrees(rows)
+            tensors = isinstance(rows.x, Tensor) and isinstance(rows.y, Tensor)
+            self._exact = tensors and not keeps_statistics(self.module) and self._agrees(rows)
         return bool(self._exact)
 
     def _agrees(self, rows: Rows) -> bool:
@@ -179,7 +191,7 @@ class VmappedKernel:
         """
         tensors = self.task.layout.unflatten(model)
         output: Tensor = functional_call(self.module, tensors, (x.flatten(0, 1).clone(),))
-        return output.view(*x.shape[:2], -1)
+        return output.view(*x.shape[:2], *output.shape[1:])
 
     def _forward(self, tensors: Tensors, x: Tensor) -> Tensor:
         """The same with each client's own tensors [b, ...]."""
