@@ -9,8 +9,8 @@ from torch import nn
 import coterie
 from coterie import checks
 from coterie.core.clients import Each
-from coterie.core.cohort import Rows
 from coterie.core.errors import CoterieError, SettingError
+from coterie.core.rows import Rows
 from coterie.data.federation import Federation, Samples
 from coterie.engine import devices, simulator
 from coterie.engine.copies.lockstep import CopyThread

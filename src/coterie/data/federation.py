@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from coterie.core import seeds
-from coterie.core.cohort import Rows
 from coterie.core.errors import DataError, SettingError
+from coterie.core.rows import Rows
 from coterie.core.samples import numbers_per_sample, place_rows, stored_tensors, view_rows
 from coterie.data.client_samples import Parts, read_clients, sequence_parts, store_clients
 

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from coterie.core.cohort import Rows
 from coterie.core.kernel import Descent
 from coterie.core.layout import Layout
+from coterie.core.rows import Rows
 from coterie.tensors.optimizers import clip_norms
 
 
