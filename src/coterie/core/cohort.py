@@ -112,7 +112,7 @@ class Cohort:
         return self._rows.mask
 
     def generators(self, purpose: str) -> list[torch.Generator]:
-        """A generator for each client, m of them, on the CPU.
+        """A generator for each client, m of them, on the CPU (draw with device="cpu").
 
         What it draws depends on the step, the client and the purpose alone: a client draws the same
         in any company. Asked again for the same purpose in the same step, it begins anew.
@@ -389,7 +389,7 @@ class Cohort:
                 f"the weights of samples must be {shapes}, got {list(weights.shape)}"
             )
         mask = self.mask.view(*plain, *(1 for _ in weights.shape[2:]))
-        return torch.where(mask, weights.to(models.dtype), 0.0)
+        return torch.where(mask, weights.to(self._device, models.dtype), 0.0)
 
     def _for_each_model(
         self,
