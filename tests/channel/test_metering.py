@@ -3,8 +3,8 @@ from torch import nn
 
 import coterie
 from coterie import Federation
-from coterie.channel.lost_replies import LostReplies
-from coterie.channel.metering import ByteMeter, Metering
+from coterie.channel.lost_replies import LoseReplies
+from coterie.channel.metering import ByteMeter
 from coterie.core.clients import Each
 from coterie.vectors.folds import ByCluster
 from tests.channel.echo import Echo, clients
@@ -12,7 +12,7 @@ from tests.channel.echo import Echo, clients
 
 def test_every_part_is_counted_in_both_directions():
     count = ByteMeter()
-    Metering(clients(), count).run(Echo().step, model=torch.zeros(4))
+    clients().through(listener=count).run(Echo().step, model=torch.zeros(4))
     assert count.table() == {
         "Echo.step": {
             "down": {"model": 6 * 4 * 4},
@@ -24,13 +24,13 @@ def test_every_part_is_counted_in_both_directions():
 def test_each_counts_only_a_clients_own_row_and_a_number_eight_bytes():
     count = ByteMeter()
     model = Each(torch.zeros(3, 4), torch.zeros(6, dtype=torch.long))
-    Metering(clients(), count).run(Echo().step, model=model, number=3)
+    clients().through(listener=count).run(Echo().step, model=model, number=3)
     assert count.table()["Echo.step"]["down"] == {"model": 6 * 4 * 4, "number": 6 * 8}
 
 
 def test_lost_replies_are_not_folded_and_not_counted():
     count = ByteMeter()
-    lossy = Metering(LostReplies(clients(m=200), 0.3, (0, "round", 0)), count)
+    lossy = clients(m=200).through(LoseReplies(0.3), listener=count)
     ids, up = lossy.run(Echo().step, model=torch.ones(4), fold=ByCluster(1))
     assert 110 < len(ids) < 170
     assert len(up.cluster) == len(ids)

@@ -36,6 +36,7 @@ class Start:
     task: Task
     clients: int  # how many there are, m
     seed: int
+    withheld: bool = False  # whether the server is not told which client is in which cluster
     truth: Tensor | None = None  # [m] true clusters; for reference methods only
     initial: Tensor | None = None  # [j, d] the models to begin with; None: the task draws them
     asked: list[int] = field(default_factory=list)  # how many models were asked for, each time
@@ -95,9 +96,10 @@ class Info(NamedTuple):
     """Of interest about a round, but not needed to go on."""
 
     ids: Tensor  # [a] the clients that answered
-    cluster: Tensor  # [a] the cluster each was in
+    cluster: Tensor | None  # [a] the cluster each was in; None: the server does not know
     clusters: int  # how many clusters the algorithm keeps
     metrics: Mapping[str, float] = {}
+    weights: Tensor | None = None  # [k] of the clusters in this round, where that is all it knows
 
 
 class Serving(NamedTuple):
@@ -110,7 +112,9 @@ class Serving(NamedTuple):
     says which, and that does not leave the client either. `cluster` is then where most of the
     client is. With a `mixture`, client `ids[a]` uses all models together: what they predict is
     mixed, as the task says how, in the shares of its row, which are at least 0 and sum to 1; its
-    cluster is that of its largest share, whatever `cluster` says, which may be None.
+    cluster is that of its largest share, whatever `cluster` says, which may be None. Where the
+    server is not told which client is in which cluster, that is -1 for all, and they choose for
+    themselves when they are scored, by the client step `choose(cohort)`, which gives `cluster`.
     """
 
     models: Tensor  # [k, d]
@@ -119,6 +123,8 @@ class Serving(NamedTuple):
     adapt: Callable[..., Tensor] | None = None
     label: Callable[..., Tensor] | None = None
     mixture: Tensor | None = None  # [a, k] shares of the models
+    choose: Callable[..., Any] | None = None
+    chosen_by: str = "train"  # the part of its data by which a client chooses
 
     def for_clients(self, chosen: Tensor) -> Serving:
         """The same for the clients that a mask [a] chooses."""

@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
-from coterie.core.clients import Call, Clients, Each, Fold
+from coterie.core.clients import Call, Each, Fold, Replies
 from coterie.core.cohort import Cohort, Memory
 from coterie.core.errors import CoterieError
 from coterie.core.kernel import Kernel
@@ -104,7 +104,7 @@ class Simulator:
 
     def at(
         self, purpose: Purpose, *address: int | str, round: int = 0, ids: Tensor | None = None
-    ) -> Clients:
+    ) -> RoundClients:
         """The clients `ids` (all of them if not given) in a round, behind the seam.
 
         Their randomness begins with the seed, the purpose and `address`.
@@ -113,14 +113,14 @@ class Simulator:
         return RoundClients(self, round, ids, (self.seed, purpose, *address), purpose)
 
     def collect(self, call: Call, fold: Fold[Any]) -> tuple[Tensor, Any]:
-        """Run a client step: who answered (here everybody), and the fold of replies, unfinished.
+        """Run a client step: whose replies arrived, and the fold of these, unfinished.
 
         The step runs chunk by chunk.
         """
-        total = fold.start()
         message = {name: self._download(value) for name, value in call.message.items()}
         # Where a fold does not say that it works on any device, it is the server's, on the CPU.
         to = self.device if getattr(fold, "on_any_device", False) else CPU
+        replies = Replies(call, fold, call.message if to == CPU else message)
         for chunk in trim_between(self.chunks(call.ids)):
             cohort = self.cohort(chunk, call.round, call.address)
             download = {
@@ -129,8 +129,8 @@ class Simulator:
             upload = self.on_device(call.step, cohort, **download)
             if self.device != CPU:
                 upload = type(upload)(*(to_device(value, to) for value in upload))
-            total = fold.add(total, chunk, upload)
-        return call.ids, total
+            replies.add(chunk, upload)
+        return replies.ids, replies.total
 
     def _download(self, value: Any) -> Any:
         """What every chunk of clients is sent, brought to the device once."""

@@ -29,6 +29,11 @@ class RunSettings(Settings):
     per_round: int = setting(
         0, "clients that take part in a round, in place of a fraction; 0: by fraction", at_least(0)
     )
+    sampling: str = setting(
+        "fixed",
+        "participants; fixed: so many in each round, poisson: so many on average, each by itself",
+        one_of("fixed", "poisson"),
+    )
     lost: float = setting(0.0, "probability that a client's reply is lost")
     protocol: str = setting(
         "auto", "data by which a client chooses a model", one_of("auto", "train-loss", "test-loss")

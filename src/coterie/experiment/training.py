@@ -14,6 +14,7 @@ from coterie.core import seeds
 from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.errors import CoterieError, SettingError
 from coterie.core.population import Population
+from coterie.core.sampling import Sampling
 from coterie.core.state import annotated_state, describe_state, rebuild_state, state_tensors
 from coterie.core.task import Task
 from coterie.evaluation.evaluator import Evaluator
@@ -43,11 +44,13 @@ class Training:
         start: int,
         lockstep: bool,
         initial: Tensor | None,
+        sampling: Sampling | None = None,
     ) -> None:
         self.algorithm = evaluator.algorithm
         self.federation = evaluator.federation
         self.task = task
         self.settings = settings
+        self.sampling = sampling  # of participants; None: as the settings say
         self.start = start  # which of several independent starts it is
         self.initial = initial  # [j, d] the models to begin with; None: those of the task
         due = set[int]() if lockstep else frame_rounds(settings.rounds, settings.evaluate)
@@ -68,7 +71,7 @@ class Training:
         """Train on these clients; called before the start."""
         self.population = population
         self.evaluator = evaluator
-        self.participants = Participants(population, self.settings, self.bytes)
+        self.participants = Participants(population, self.settings, self.bytes, self.sampling)
 
     def begin(self) -> None:
         """Let the algorithm make its first state."""
@@ -141,6 +144,8 @@ class Training:
 
     def _move_clients(self, info: Info) -> dict[int, list[int]]:
         """Update the clusters of the clients that answered; those that changed, by new cluster."""
+        if info.cluster is None:
+            return {}
         moved = info.ids[self.cluster[info.ids] != info.cluster]
         self.cluster[info.ids] = info.cluster
         moves: dict[int, list[int]] = {}
