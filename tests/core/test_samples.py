@@ -5,19 +5,10 @@ import pickle
 import pytest
 import torch
 
-from coterie.core.samples import (
-    Indexed,
-    Inputs,
-    Padded,
-    Ragged,
-    as_batch,
-    numbers_per_sample,
-    place_rows,
-    sample_kinds,
-    sample_shape,
+from coterie.core.sample_kinds import (
     stored_tensors,
-    view_rows,
 )
+from coterie.core.samples import Indexed, Inputs, Padded, Ragged, as_batch, place_rows, view_rows
 
 SEQUENCES = [[5, 2, 7], [3], [1, 1], [9, 8, 7, 6], [4]]
 
@@ -123,16 +114,3 @@ def test_a_tensor_stays_one():
     placed = place_rows(x, torch.tensor([[1, 0]]), torch.tensor([[True, False]]))
     assert placed.tolist() == [[[2, 3], [0, 0]]]
     assert stored_tensors(x) == [x]
-
-
-def test_samples_say_what_they_are_like(ragged):
-    inputs = Inputs({"image": torch.zeros(5, 8, 6), "words": ragged, "age": torch.zeros(5)})
-    assert [str(kind) for kind in sample_kinds(inputs)] == [
-        "image: 8 x 6 float32",
-        "words: sequences of int64",
-        "age: float32",
-    ]
-    assert sample_shape(ragged) == torch.Size([-1])
-    assert sample_shape(torch.zeros(3, 4)) == torch.Size([4])
-    # 11 tokens in 5 sequences are 3 per sequence, rounded up.
-    assert numbers_per_sample(inputs) == 48 + 3 + 1

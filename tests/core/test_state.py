@@ -130,8 +130,8 @@ class NestedAvg(FedAvg):
 
     def round(self, state, clients):
         before = state.model.left
-        ids, up = clients.run(self.train, fold=ByCluster(1), model=before)
-        after = up.pooled_mean("model", empty=before)
+        ids, up = clients.run(self.train, fold=ByCluster(1, {"model": "model"}), model=before)
+        after = up.pooled_mean("model")
         history = {
             "rounds": state.history["rounds"] + 1,
             "norms": (*state.history["norms"], after.norm() if len(ids) else before.norm()),

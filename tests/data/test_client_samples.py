@@ -6,7 +6,8 @@ import torch
 
 from coterie import Federation, Ragged
 from coterie.core.errors import DataError
-from coterie.core.samples import Inputs, sample_kinds
+from coterie.core.sample_kinds import sample_kinds
+from coterie.core.samples import Inputs
 from coterie.data.client_samples import is_uneven
 from coterie.data.federation import Samples
 

@@ -1,6 +1,7 @@
 """Client steps on another device give what they give on the CPU, and leave nothing behind."""
 
 from dataclasses import fields, replace
+from functools import partial
 
 import pytest
 import torch
@@ -21,9 +22,16 @@ from coterie.engine.simulator import Simulator
 from coterie.experiment.run import Run
 from coterie.experiment.settings import RunSettings
 from coterie.networks.cnn import RandomCropFlip
-from coterie.tasks import Classification
+from coterie.tasks import Classification, TokenClassification
 from coterie.vectors.folds import ByCluster
 from tests.engine.other_device import FAR, Far, Mixed, elsewhere
+from tests.tasks.taggers import (
+    NaiveTagger,
+    build,
+    tagging_federation,
+    two_input_federation,
+    two_input_task,
+)
 from tests.test_conformance import CASES
 
 THERE = str(FAR)
@@ -109,6 +117,22 @@ def test_networks_that_draw_or_keep_statistics_go_one_by_one_elsewhere(name, kno
     here, there = both(short(replace(CASES[name], batch=0)), checks.noisy_task(), sizes)
     alike(here, there)
     assert there.population.kernel._exact is False
+
+
+@pytest.mark.parametrize("algorithm", ["ifca", "ditto-mini-batches"])
+@pytest.mark.parametrize("fits", [True, False])
+def test_sequences_and_several_inputs_give_the_same_elsewhere(algorithm, fits, known, monkeypatch):
+    if not fits:
+        monkeypatch.setattr(simulator, "DEVICE_SHARE", 0.0)
+    sizes = [5, 8, 3, 3, 2]
+    careless = TokenClassification(partial(build, NaiveTagger, torch.float64), padding="none")
+    for data, task in [
+        (tagging_federation(sizes), careless),
+        (two_input_federation(sizes), two_input_task(torch.float64)),
+    ]:
+        here, there = both(short(CASES[algorithm]), task, data)
+        alike(here, there)
+        assert there.population.kernel._exact is False
 
 
 def test_lost_replies_and_small_chunks_give_the_same_elsewhere(known):

@@ -14,6 +14,7 @@ from coterie.core.errors import CoterieError
 from coterie.engine.simulator import Simulator
 from coterie.evaluation.scoring import SimulatedScorer
 from tests.evaluation.fedem import FedEM
+from tests.tasks.taggers import tagging_federation, tagging_task
 
 
 def served(task, clients, models, shares):
@@ -135,3 +136,10 @@ def test_a_mixture_is_scored_alike_in_copies_of_a_run():
     two = coterie.simulate(FedEM(k=2), data, task, rounds=2, grid={"steps": [2, 1]}, starts=1)
     assert {n: two.result["copies"][0][n] for n in ("steps", "start")} == {"steps": 2, "start": 0}
     assert two.result["copies"][0]["metrics"] == pytest.approx(one.metrics)
+
+
+def test_models_of_sequences_can_be_mixed():
+    federation, task = tagging_federation([3, 5, 4]), tagging_task()
+    run = coterie.simulate(FedEM(k=2, steps=2, lr=0.5), federation, task, rounds=2)
+    assert run.serving.mixture.shape == (len(federation), 2)
+    assert math.isfinite(run.metrics["loss"])

@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
-from coterie.core.samples import sample_kinds
+from coterie.core.sample_kinds import sample_kinds
 from coterie.flower.clients import placeholder_federation
 from coterie.flower.replies import read_enrolment
 from coterie.flower.server import run_server

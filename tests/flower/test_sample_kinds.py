@@ -9,7 +9,8 @@ import torch
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
 from coterie import Classification, registry
-from coterie.core.samples import Inputs, PartKind, Ragged, sample_kinds
+from coterie.core.sample_kinds import PartKind, sample_kinds
+from coterie.core.samples import Inputs, Ragged
 from coterie.core.settings import Settings, setting
 from coterie.data.federation import Samples
 from coterie.flower.sample_kinds import decode_kinds, encode_kinds, made_up_samples

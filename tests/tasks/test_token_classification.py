@@ -79,6 +79,8 @@ def test_sequences_of_one_length_need_no_padding(task):
         ([[1, 2], [3]], [[0.5, 1.0], [0.0]], "a sequence of whole numbers from 0 per sample"),
         ([[1, 2], [3]], [0, 1], "a sequence of whole numbers from 0 per sample"),
         ([[1, WORDS], [3]], [[0, 1], [0]], "LstmTagger cannot take samples of shape sequences of"),
+        ([[1, 2], [3], [1], [WORDS]], [[0, 1], [0], [0], [0]], "LstmTagger cannot take samples"),
+        ([[1, 2], [3], [1], [-1]], [[0, 1], [0], [0], [0]], "LstmTagger cannot take samples"),
     ],
 )
 def test_data_that_do_not_fit_are_refused_in_a_sentence(x, y, sentence):

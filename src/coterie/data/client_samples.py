@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import DataError
-from coterie.core.samples import Inputs, Ragged, Stored, sample_kinds
+from coterie.core.sample_kinds import sample_kinds
+from coterie.core.samples import Inputs, Ragged, Stored
 
 SAMPLES, TARGETS = "samples", "targets"  # what the parts of a client are called
 INPUT = "input "  # and each of several inputs, before its name

@@ -19,7 +19,8 @@ from torch import Tensor
 from coterie.core import seeds
 from coterie.core.cohort import Rows
 from coterie.core.errors import DataError, SettingError
-from coterie.core.samples import numbers_per_sample, place_rows, stored_tensors, view_rows
+from coterie.core.sample_kinds import numbers_per_sample, stored_tensors
+from coterie.core.samples import place_rows, view_rows
 from coterie.data.client_samples import Parts, read_clients, sequence_parts, store_clients
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from coterie.core.errors import CheckpointError
 from coterie.core.layout import frozen_digest
-from coterie.core.samples import sample_kinds, stored_tensors
+from coterie.core.sample_kinds import sample_kinds, stored_tensors
 from coterie.core.settings import identifying_settings
 from coterie.core.task import Task
 from coterie.data.federation import Federation, Samples

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.fields import Role, roles
-from coterie.core.samples import PartKind
+from coterie.core.sample_kinds import PartKind
 from coterie.flower.sample_kinds import decode_kinds
 from coterie.flower.settings import App
 from coterie.flower.wire import BadPacket, Packet

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.core.samples import Inputs, PartKind, Ragged, sample_kinds
+from coterie.core.sample_kinds import PartKind, sample_kinds
+from coterie.core.samples import Inputs, Ragged
 from coterie.data.federation import Samples
 from coterie.flower.wire import TYPES, BadPacket
 

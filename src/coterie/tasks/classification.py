@@ -43,9 +43,7 @@ class Classification(NetworkTask):
         return slopes.scatter_add_(1, y[:, None], slopes.new_full((), -1).expand_as(y[:, None]))
 
     def mix(self, outputs: Tensor, shares: Tensor) -> Tensor:
-        """The logarithm of the mean probabilities, weighted by the shares."""
-        weight = for_each_sample(shares, outputs)
-        return torch.logsumexp(torch.log_softmax(outputs, -1) + weight.log(), 0)
+        return mix_probabilities(outputs, shares)
 
     def targets(self, y: Tensor) -> Tensor:
         """Labels [m, n] as whole numbers; probabilities [m, n, c] in the network's type."""
@@ -55,11 +53,11 @@ class Classification(NetworkTask):
         """Refuse data that this network cannot learn from."""
         soft = isinstance(y, Tensor) and y.dim() == 2 and y.is_floating_point()
         if soft:
-            return check_probabilities(self.module, self.probe(x[:2]).shape[1], y)
+            return check_probabilities(self.module, self.probe_stored(x).shape[1], y)
         whole = isinstance(y, Tensor) and y.dim() == 1
         if not whole or (y.is_floating_point() and bool((y != y.round()).any())):
             raise DataError("labels must be whole numbers from 0; for real targets use Regression")
-        check_labels(self.module, self.probe(x[:2]).shape[1], y)
+        check_labels(self.module, self.probe_stored(x).shape[1], y)
 
     def score(self, output: Tensor, y: Tensor, mask: Tensor) -> Tensor:
         """Per client: samples, summed loss, then hits, predictions and labels of each class.
@@ -82,6 +80,12 @@ class Classification(NetworkTask):
             "f1": f1_scores(hits, guessed, labelled),
             "loss": loss / samples,
         }
+
+
+def mix_probabilities(outputs: Tensor, shares: Tensor) -> Tensor:
+    """The logarithm of the mean probabilities of outputs [k, m, n, ..., c], in shares [m, k]."""
+    weight = for_each_sample(shares, outputs)
+    return torch.logsumexp(torch.log_softmax(outputs, -1) + weight.log(), 0)
 
 
 def class_counts(guess: Tensor, label: Tensor, weight: Tensor, classes: int) -> Tensor:

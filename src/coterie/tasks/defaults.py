@@ -6,7 +6,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from coterie.core.samples import Ragged, sample_shape
+from coterie.core.sample_kinds import sample_shape
+from coterie.core.samples import Ragged
 from coterie.core.task import Task
 from coterie.data.federation import Federation
 from coterie.tasks.classification import Classification

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from coterie.core import seeds
 from coterie.core.errors import DataError, SettingError
 from coterie.core.layout import Layout
-from coterie.core.samples import Inputs, Padded, as_batch, sample_kinds
+from coterie.core.sample_kinds import rows_of_extremes, sample_kinds
+from coterie.core.samples import Inputs, Padded, as_batch
 
 PADDINGS = ("lengths", "mask", "none")  # what a network is told of padding
 
@@ -131,6 +132,17 @@ class NetworkTask(ABC):
     def metrics(self, scores: Tensor) -> dict[str, Tensor]:
         """The mean loss."""
         return {"loss": scores[:, 1] / scores[:, 0]}
+
+    def probe_stored(self, x: Any, axes: int = 2) -> Tensor:
+        """The outputs for the first two of stored samples.
+
+        A network that looks words up is also tried on the smallest and the largest of them all.
+        """
+        if self._feature_type is None:
+            rows = rows_of_extremes(x)
+            if len(rows):
+                self.probe(x[rows], axes)
+        return self.probe(x[:2], axes)
 
     def probe(self, x: Any, axes: int = 2) -> Tensor:
         """The outputs [n, c] for a few samples x [n, ...]; refuse what the network cannot take.

@@ -57,7 +57,7 @@ class Regression(NetworkTask):
 
     def check_samples(self, x: Any, y: Any) -> None:
         """Refuse data that this network cannot learn from."""
-        outputs = self.probe(x[:2]).shape[1]
+        outputs = self.probe_stored(x).shape[1]
         if outputs != 1 or not isinstance(y, Tensor) or y.dim() != 1:
             shape = list(y.shape[1:]) if isinstance(y, Tensor) else kinds_text(y)
             raise DataError(

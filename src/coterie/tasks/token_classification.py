@@ -9,8 +9,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from coterie.core.errors import DataError
-from coterie.core.samples import Inputs, Padded, Ragged, stored_tensors
-from coterie.tasks.classification import check_labels, class_counts, f1_scores
+from coterie.core.sample_kinds import stored_tensors
+from coterie.core.samples import Inputs, Padded, Ragged
+from coterie.tasks.classification import (
+    check_labels,
+    class_counts,
+    f1_scores,
+    mix_probabilities,
+)
 from coterie.tasks.network import NetworkTask
 
 
@@ -39,6 +45,9 @@ class TokenClassification(NetworkTask):
         weight = counts.to(logits.dtype)
         return (flat.view(labels.shape) * weight).sum(-1) / weight.sum(-1)
 
+    def mix(self, outputs: Tensor, shares: Tensor) -> Tensor:
+        return mix_probabilities(outputs, shares)
+
     def targets(self, y: Any) -> Any:
         return y.long() if isinstance(y, Tensor) else y.map(Tensor.long)
 
@@ -51,7 +60,7 @@ class TokenClassification(NetworkTask):
             )
         lengths = target_lengths(y)
         check_lengths(x, lengths)
-        output = self.probe(x[:2], axes=3)
+        output = self.probe_stored(x, axes=3)
         cut_outputs(output, int(lengths[:2].max()))
         check_labels(self.module, output.shape[-1], values)
 

@@ -8,6 +8,7 @@ from torch import nn
 
 from coterie import Classification, Regression
 from coterie.engine.kernels import vmapped
+from coterie.engine.kernels.batched import BatchedKernel
 from coterie.engine.kernels.reference import PerClientKernel
 from coterie.engine.kernels.vmapped import VmappedKernel
 from coterie.networks import CifarCnn
@@ -202,3 +203,17 @@ def test_where_nobody_has_a_sample_the_network_is_still_tried_on_one():
     nobody = work.among(torch.zeros(2, 3, dtype=torch.bool))
     assert nobody.score(start).tolist() == [[0, 0], [0, 0]]
     assert work._kernel._exact
+
+
+@pytest.mark.parametrize("kernel", [VmappedKernel, BatchedKernel])
+def test_a_mixture_is_scored_as_one_client_after_another_does_it(kernel):
+    task = Classification(nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)).double())
+    one, two = (cohort(task, each, [5, 1, 3], 4, 2, 0) for each in (PerClientKernel, kernel))
+    generator = torch.Generator().manual_seed(0)
+    models = torch.randn(4, task.layout.size, generator=generator).double()
+    shares = torch.tensor([[0.1, 0.2, 0.3, 0.4], [0.0, 0.0, 1.0, 0.0], [0.5, 0.5, 0.0, 0.0]])
+    found = two.score_mixture(models, shares.double())
+    torch.testing.assert_close(one.score_mixture(models, shares.double()), found)
+    nobody = two.among(torch.tensor([[True] * 5, [False] * 5, [True] * 5]))
+    torch.testing.assert_close(nobody.score_mixture(models, shares.double())[[0, 2]], found[[0, 2]])
+    assert not nobody.score_mixture(models, shares.double())[1].any()

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.core.samples import sample_kinds
+from coterie.core.sample_kinds import sample_kinds
 from coterie.data.federation import Federation
 from coterie.data.tables import quality
 from coterie.data.tables.arrays import Arrays, read_npz

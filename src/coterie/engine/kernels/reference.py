@@ -81,7 +81,8 @@ class PerClientKernel:
         for own, x, y in self._clients(shares, rows):
             outputs = torch.stack([self._output(model, x.clone()) for model in models])
             mixed = self.task.mix(outputs[:, None], own[None])
-            found.append(self.task.score(mixed, y[None], torch.ones_like(y[None])))
+            inside = torch.ones(1, len(y), device=y.device)
+            found.append(self.task.score(mixed, y[None], inside))
         return torch.cat(found)
 
     def gradient(
