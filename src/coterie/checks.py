@@ -226,6 +226,22 @@ def folds_are_plain_data_that_adds_up(algorithm: Any) -> None:
     assert audited.calls, "no client was asked for anything"
 
 
+def withheld_clusters_change_no_model(algorithm: Any) -> None:
+    """Where the server is not told who is in which cluster, models are the same; or it says no."""
+    settings = {"fraction": 0.7, "lost": 0.2}
+    try:
+        blind = short_run(algorithm, small_federation(), withhold="clusters", **settings)
+    except SettingError as refusal:
+        if "withh" in str(refusal):  # withhold, withheld
+            return
+        raise
+    run = short_run(algorithm, small_federation(), **settings)
+    assert_close(run.models, blind.models, "models without known clusters")
+    assert run.metrics.get("accuracy") == blind.metrics.get("accuracy"), "clients choose otherwise"
+    if len(run.models) > 1 and run.serving.adapt is None:
+        assert bool((blind.clusters == -1).all()), "a cluster is known that is to be withheld"
+
+
 def steps_leave_their_inputs_alone(algorithm: Any) -> None:
     """A client step changes neither what it was sent nor the data it works on."""
     data = small_federation()
@@ -313,6 +329,7 @@ CHECKS: list[Check] = [
     missing_replies_are_normal,
     lost_replies_break_nothing,
     folds_are_plain_data_that_adds_up,
+    withheld_clusters_change_no_model,
     steps_leave_their_inputs_alone,
     metered_bytes_are_the_declared_parts,
     training_does_not_see_test_data,
@@ -410,6 +427,7 @@ class InputGuard:
     def __init__(self, inner: Clients) -> None:
         self.inner, self.ids = inner, inner.ids
         self.population, self.round, self.task = inner.population, inner.round, inner.task
+        self.withheld = inner.withheld
 
     def only(self, ids: Tensor) -> InputGuard:
         return InputGuard(self.inner.only(ids))

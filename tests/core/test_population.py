@@ -1,8 +1,13 @@
+from typing import NamedTuple
+
 import pytest
 import torch
 
-from coterie.core.clients import on_client
+from coterie.core.clients import Each, on_client
+from coterie.core.errors import SettingError
+from coterie.core.fields import Cluster, Loss
 from coterie.core.population import RoundClients
+from coterie.vectors.folds import ByCluster, RowSent
 
 
 class Recorder:
@@ -51,6 +56,43 @@ def test_narrowed_clients_are_in_order_and_know_the_whole_federation():
     assert some.ids.tolist() == [1, 6]
     assert (some.population, some.round, some.task) == (9, 3, "the task")
     assert some.purpose == "round"
+
+
+class Chosen(NamedTuple):
+    cluster: Cluster
+
+
+class Rated(NamedTuple):
+    loss: Loss
+
+
+class Knowing(Method):
+    @on_client
+    def choose(self, cohort) -> Chosen: ...
+
+    @on_client
+    def rate(self, cohort) -> Rated: ...
+
+
+@pytest.mark.parametrize("purpose", ["start", "round", "serve"])
+def test_where_clusters_are_withheld_the_server_is_told_of_nobody(purpose):
+    recorder, model = Recorder(), torch.ones(2)
+    clients = RoundClients(recorder, 0, torch.arange(3), (0,), purpose).through(withheld=True)
+    assert clients.only(torch.arange(2)).withheld
+    _, up = clients.run(Knowing().train, fold=ByCluster(1), model=model)
+    assert up.cluster is None
+    refused = [
+        lambda: clients.run(Knowing().choose),  # tells it
+        lambda: clients.run(Knowing().train, fold=ByCluster(1), model=Each(torch.ones(3, 2))),
+        lambda: clients.run(Knowing().train, fold=ByCluster(1, assign=RowSent("model"))),
+    ]
+    if purpose == "start":
+        clients.run(Knowing().rate)
+    else:
+        refused.append(lambda: clients.run(Knowing().rate))
+    for call in refused:
+        with pytest.raises(SettingError, match=r"`withhold` must be nothing where (Knowing|Method)"):
+            call()
 
 
 def test_only_a_client_step_is_run():

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from coterie.channel.metering import ByteMeter
 from coterie.core.algorithm import Algorithm, serve_clients
-from coterie.core.errors import CoterieError
+from coterie.core.errors import CoterieError, SettingError
 from coterie.core.population import Population
+from coterie.core.sampling import Sampling
 from coterie.core.task import Task
 from coterie.core.validate import at_most_clients
 from coterie.data.federation import Federation
@@ -46,7 +47,8 @@ class Run:
 
     The clients are simulated on this machine unless a `population` is given, with an `evaluator`
     that scores on its data. `initial` are the models to begin with, as `given_models` takes them;
-    without it, they are those of the task.
+    without it, they are those of the task. `sampling` draws the participants of each round in place
+    of what the settings say.
     """
 
     def __init__(
@@ -62,8 +64,10 @@ class Run:
         evaluator: Evaluator | None = None,
         lockstep: bool = False,
         initial: Initial | None = None,
+        sampling: Sampling | None = None,
     ) -> None:
         at_most_clients(settings, "per_round", len(federation))
+        check_withholding(algorithm, settings)
         for part in (federation.train, federation.test):
             if part is not None:
                 task.check_samples(part.x, part.y)
@@ -92,6 +96,7 @@ class Run:
             start=start,
             lockstep=lockstep,
             initial=self.initial,
+            sampling=sampling,
         )
         self.folder: RunFolder | None = None
         self.metrics: dict[str, float] = {}
@@ -282,6 +287,15 @@ class Run:
             self.training.frames.save(folder.path)
             self.write_outcome(folder)
             return folder.write_report(Path(path))
+
+
+def check_withholding(algorithm: Algorithm[Any], settings: RunSettings) -> None:
+    """Refuse to withhold what an algorithm cannot do without."""
+    if settings.withheld and not getattr(algorithm, "can_withhold", False):
+        raise SettingError(
+            f"`withhold` must be nothing for {type(algorithm).__name__}, whose server looks at "
+            f"single clients, got {settings.withhold}"
+        )
 
 
 def run_config(

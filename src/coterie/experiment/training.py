@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -70,7 +71,7 @@ class Training:
     def move_to(self, population: Population, evaluator: Evaluator) -> None:
         """Train on these clients; called before the start."""
         self.population = population
-        self.evaluator = evaluator
+        self.evaluator = replace(evaluator, withheld=self.settings.withheld)
         self.participants = Participants(population, self.settings, self.bytes, self.sampling)
 
     def begin(self) -> None:
@@ -93,6 +94,7 @@ class Training:
             sampler=self.participants,
             task=self.task,
             clients=len(self.federation),
+            withheld=self.settings.withheld,
             # The first start is that of a run alone.
             seed=seeds.derive(seed, "another start", self.start) if self.start else seed,
             truth=self.federation.cluster,
@@ -124,13 +126,12 @@ class Training:
                 self.health.check_metrics(metrics)
         own = algorithm_metrics(self.algorithm, info, metrics)
         self.own_metrics |= own
-        known = self.cluster[self.cluster >= 0]
         record = {
             "round": t + 1,
             "seconds": time.perf_counter() - began,
             "metrics": metrics | own,
             "by_cluster": by_cluster,
-            "sizes": torch.bincount(known, minlength=info.clusters).tolist(),
+            "sizes": self._sizes(info),
             "moves": moves,
             "asked": len(clients.ids),
             "answered": len(info.ids),
@@ -141,6 +142,14 @@ class Training:
         }
         self.records.append(record)
         return record
+
+    def _sizes(self, info: Info) -> list[float]:
+        """The clients of each cluster; where they are withheld, by its share of the weight."""
+        if info.cluster is None and info.weights is not None:
+            share = info.weights / info.weights.sum().clamp_min(1)
+            return (len(info.ids) * share).round(decimals=1).tolist()
+        known = self.cluster[self.cluster >= 0]
+        return torch.bincount(known, minlength=info.clusters).tolist()
 
     def _move_clients(self, info: Info) -> dict[int, list[int]]:
         """Update the clusters of the clients that answered; those that changed, by new cluster."""
@@ -160,7 +169,7 @@ class Training:
         # they are where they were when they last took part.
         anew = not self.federation.unseen and self.evaluator.protocol == "train-loss"
         cluster = self.cluster_by_client(evaluation.serving) if anew else self.cluster
-        if number in self.frames.due:
+        if number in self.frames.due and not self.evaluator.withheld:
             everyone = evaluation.serving._replace(ids=self.population.ids)
             self.frames.add(number, *self.evaluator.map(everyone), cluster)
         metrics = self.evaluator.metrics(evaluation, cluster)
