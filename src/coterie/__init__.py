@@ -92,3 +92,7 @@ def __getattr__(name: str) -> Any:
     if name not in HOMES:
         raise AttributeError(f"module 'coterie' has no attribute {name!r}")
     return getattr(importlib.import_module(f"coterie.{HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -79,11 +79,15 @@ def content_digest(tensors: dict[str, Tensor], facts: dict[str, str]) -> str:
 
 
 def run_fingerprint(algorithm: Any, settings: Any, task: Task, federation: Federation) -> str:
-    """What a checkpoint must agree on: algorithm, settings, data and network."""
+    """What a checkpoint must agree on: algorithm, settings, data and network.
+
+    Not the number of rounds: a run may be given more of them.
+    """
+    fixed = {name: value for name, value in asdict(settings).items() if name != "rounds"}
     what = [
         type(algorithm).__name__,
         asdict(algorithm),
-        asdict(settings),
+        fixed,
         [task.layout.names, task.layout.shapes],
         [samples_fingerprint(part) for part in (federation.train, federation.test)],
     ]

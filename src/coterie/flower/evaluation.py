@@ -9,7 +9,7 @@ from torch import Tensor
 
 from coterie.core.algorithm import Serving
 from coterie.core.clients import Clients
-from coterie.core.task import task_metrics
+from coterie.core.task import TaskMetrics, task_metrics
 from coterie.evaluation.client_map import compares_losses
 from coterie.evaluation.scoring import Evaluation, SampleClusters
 from coterie.flower.clients import Network
@@ -41,6 +41,10 @@ class NetworkScorer:
         ids, answer = self._ask(serving, part, with_map)
         answered = torch.isin(serving.ids, ids)
         serving = serving._replace(ids=serving.ids[answered], cluster=serving.cluster[answered])
+        if answer is None:
+            nothing = torch.arange(0)
+            samples = None if serving.label is None else SampleClusters(nothing, nothing, nothing)
+            return Evaluation(serving, TaskMetrics({}, {}), samples)
         quality = task_metrics(self.network.task, answer.scores)
         if serving.label is None:
             return Evaluation(serving, quality)
@@ -69,5 +73,5 @@ class NetworkScorer:
         compared = "losses" if compares_losses(serving) else "gradients"
         ids, answer = self.network.score(serving, part, compared if with_map else "")
         if with_map:
-            self._map = ids, answer.map
+            self._map = ids, torch.zeros(0, 0) if answer is None else answer.map
         return ids, answer

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from coterie.core.errors import CheckpointError, CoterieError
 from coterie.deploy.flwr_internals import shorten_fetch_waits
 from coterie.evaluation.evaluator import Evaluator
-from coterie.experiment.run import Run, run_config
+from coterie.experiment.run import Run
+from coterie.experiment.run_result import run_config
 from coterie.files import to_json, write_text
 from coterie.flower.clients import Network, join_network
 from coterie.flower.evaluation import NetworkScorer

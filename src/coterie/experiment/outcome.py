@@ -1,0 +1,63 @@
+"""The outcome of a run, so far or at its end: who is served which model, and how well."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.core.algorithm import Serving
+from coterie.evaluation.evaluator import Evaluator
+from coterie.evaluation.scoring import Evaluation
+
+
+class Outcome:
+    """What one state of an algorithm is worth; each part is computed when it is first asked for."""
+
+    def __init__(self, evaluator: Evaluator, state: Any) -> None:
+        self.evaluator = evaluator
+        self.state = state
+
+    @cached_property
+    def evaluation(self) -> Evaluation:
+        """The scores of the clients that answered."""
+        return self.evaluator.evaluate(self.state)
+
+    @cached_property
+    def serving(self) -> Serving:
+        """Which model serves which client."""
+        return self.evaluator.serve(self.state)
+
+    @cached_property
+    def clusters(self) -> Tensor:
+        """The cluster of every client, [m]; -1 for one that is not served."""
+        return cluster_by_client(self.serving, len(self.evaluator.federation))
+
+    @cached_property
+    def labels(self) -> Tensor | None:
+        """Where samples are clustered, the cluster of each, [N]; -1 where it is not known."""
+        return self.evaluator.scorer.sample_labels(self.serving)
+
+    @cached_property
+    def models(self) -> Tensor:
+        """The models in use, [k, d]."""
+        return self.evaluator.scorer.own_models(self.serving)
+
+    @cached_property
+    def metrics(self) -> dict[str, float]:
+        """All numbers of the state."""
+        return self.evaluator.metrics(self.evaluation, self.clusters)
+
+    @cached_property
+    def tables(self) -> dict[str, Any]:
+        """The clients one by one, as columns."""
+        return self.evaluator.tables(self.serving, self.evaluation)
+
+
+def cluster_by_client(serving: Serving, clients: int) -> Tensor:
+    """The cluster of every client, [clients]; -1 for one that is not served."""
+    cluster = torch.full((clients,), -1)
+    cluster[serving.ids] = serving.cluster
+    return cluster
