@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from coterie.algorithms.per_fedavg import PerFedAvg
     from coterie.core.errors import CoterieError, CoterieWarning
     from coterie.data.federation import Federation
+    from coterie.experiment.compare import compare
     from coterie.experiment.plan import load
     from coterie.experiment.run import Run
     from coterie.experiment.simulate import simulate
@@ -55,6 +56,7 @@ HOMES = {
     "PerFedAvg": "algorithms.per_fedavg",
     "Regression": "tasks",
     "Run": "experiment.run",
+    "compare": "experiment.compare",
     "load": "experiment.plan",
     "simulate": "experiment.simulate",
 }
@@ -83,6 +85,7 @@ __all__ = [
     "Regression",
     "Run",
     "__version__",
+    "compare",
     "load",
     "simulate",
 ]
