@@ -26,7 +26,8 @@ from torch import Tensor, nn
 import coterie
 from coterie import IFCA, Classification
 from coterie.algorithms.ifca import State
-from coterie.core.cohort import Descent, Kernel, Rows
+from coterie.core.cohort import Rows
+from coterie.core.kernel import Descent, Kernel
 from coterie.data.federation import Federation, Samples
 from coterie.engine.malloc import tune_malloc
 from coterie.engine.simulator import Simulator
@@ -78,7 +79,7 @@ def in_a_run(clients: int, samples: int, rounds: int) -> Setting:
     train = federation.train
     data = Samples(train.x.float() / 255, train.y, train.offsets)
     federation = Federation(data, cluster=federation.cluster)
-    task, ifca = Classification(perceptron()), IFCA(k=4, lr=LR, steps=STEPS, start="random")
+    task, ifca = Classification(perceptron), IFCA(k=4, lr=LR, steps=STEPS, start="random")
     models = torch.stack([task.draw(torch.Generator().manual_seed(j)) for j in range(4)])
     if rounds:
         models = coterie.simulate(
@@ -104,7 +105,7 @@ def of_images(clients: int, samples: int) -> Setting:
     x = torch.rand(clients * samples, 28, 28, generator=generator)
     y = torch.randint(CLASSES, (clients * samples,), generator=generator)
     data = Samples(x, y, torch.arange(clients + 1) * samples)
-    models = Classification(small_cnn()).draw(generator)[None]
+    models = Classification(small_cnn).draw(generator)[None]
     return Setting(small_cnn, data, models)
 
 

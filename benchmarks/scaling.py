@@ -10,6 +10,7 @@ import json
 import statistics
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import alone
@@ -37,7 +38,7 @@ def measured(method: str, clients: int, fraction: float, rounds: int) -> dict[st
     x = torch.empty(clients * SAMPLES, FEATURES).normal_(generator=generator)
     x[:, :CLASSES].scatter_add_(1, y[:, None], torch.ones(len(y), 1))
     data = Federation(Samples(x, y, torch.arange(clients + 1) * SAMPLES))
-    task = coterie.Classification(mlp(FEATURES, HIDDEN, CLASSES))
+    task = coterie.Classification(partial(mlp, FEATURES, HIDDEN, CLASSES))
     algorithm = METHODS[method]
     few = Samples(x[: 50 * SAMPLES], y[: 50 * SAMPLES], torch.arange(51) * SAMPLES)
     coterie.simulate(algorithm, Federation(few), task, rounds=1)  # imports and first calls

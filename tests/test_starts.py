@@ -1,8 +1,10 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
 import coterie
-from coterie import IFCA, CoterieWarning, starts
+from coterie import IFCA, CoterieWarning, HypCluster, starts
 from coterie.core.errors import CoterieError, SettingError
 from tests.algorithms.lines import simulator, start_of
 
@@ -13,39 +15,38 @@ def started(policy, targets, draws, **settings):
 
 
 def test_random_takes_the_draws_as_they_are():
-    # One draw is for the trunk, which is empty without sharing.
-    assert started("random", [1, 3], draws=[9, 5, 7]) == [5, 7]
+    assert started("random", [1, 3], draws=[5, 7]) == [5, 7]
 
 
 def test_farthest_lets_the_worst_served_client_teach():
     # The random model 0 serves the client at 8 worst; trained there it is at 4 after one round.
     # Now the client at -5 is served worst and teaches the second model: -2.5.
-    models = started("farthest", [1, 8, -5], draws=[9, 0, 7], start_rounds=1)
+    models = started("farthest", [1, 8, -5], draws=[0], start_rounds=1)
     assert models == [4.0, -2.5]
 
 
 def test_restarts_keep_the_draw_with_the_lowest_loss():
     # After one round the draws (1, 2) and (1, -2) fit clients at 1 and -2 differently well.
-    models = started("restarts", [1, -2], draws=[9, 1, 2, 1, -2, 5, 6], tries=3, start_rounds=1)
+    models = started("restarts", [1, -2], draws=[1, 2, 1, -2, 5, 6], tries=3, start_rounds=1)
     assert models == [1.0, -2.0]
 
 
 def test_reject_redraws_until_every_cluster_has_its_share():
     # (0, 9) puts all three clients at -1, 1, 2 in the first cluster; (-1, 2) splits them 1 to 2,
     # which is less than 35 % for the smaller one; (0, 2) also; with four clients (-1, 2) is half.
-    models = started("reject", [-1, -2, 1, 2], draws=[5, 0, 9, -1, 2], tries=10)
+    models = started("reject", [-1, -2, 1, 2], draws=[0, 9, -1, 2], tries=10)
     assert models == [-1.0, 2.0]
 
 
 def test_reject_gives_up_with_a_warning_and_the_best_draw():
     with pytest.warns(CoterieWarning, match="none of 2 draws gave each cluster 35%"):
-        models = started("reject", [-1, 1, 1, 1], draws=[5, 0, 9, -1, 1], tries=2)
+        models = started("reject", [-1, 1, 1, 1], draws=[0, 9, -1, 1], tries=2)
     assert models == [-1.0, 1.0]
 
 
 def test_warm_trains_each_model_on_its_own_share_of_clients():
     # Four clients at one place: whatever the split, both models move half way there.
-    assert started("warm", [4, 4, 4, 4], draws=[9, 0, 2], start_rounds=1) == [2.0, 3.0]
+    assert started("warm", [4, 4, 4, 4], draws=[0, 2], start_rounds=1) == [2.0, 3.0]
 
 
 def test_random_models_differ():
@@ -57,19 +58,35 @@ def test_random_models_differ():
     assert not torch.equal(start.models(3, attempt=1), models)
 
 
-def test_a_network_that_cannot_be_drawn_anew_is_refused():
-    class Fixed(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weight = torch.nn.Parameter(torch.zeros(64, 10))
+def brought(targets, w):
+    """Clients on a line, and a network that brings the weight w."""
+    clients = simulator(targets)
+    torch.nn.init.constant_(clients.task.module.weight, w)
+    return start_of(clients)
 
-        def forward(self, x):
-            return x.flatten(1) @ self.weight
 
-    federation, _ = coterie.load("rotated-digits", clients=8)
-    task = coterie.Classification(Fixed())
-    with pytest.raises(SettingError, match="pass a function that builds the network"):
-        coterie.simulate(IFCA(k=2), federation, task, rounds=1)
+@pytest.mark.parametrize(("policy", "models"), [("farthest", [4.0, -2.5]), ("warm", [2.0, 2.0])])
+def test_policies_that_need_one_model_begin_with_what_the_network_brings(policy, models):
+    # As above; by warm each model is trained half way to its client, all of which are at 4.
+    targets = [1, 8, -5] if policy == "farthest" else [4, 4, 4, 4]
+    ifca = IFCA(k=2, lr=0.25, steps=1, start=policy, start_rounds=1)
+    assert ifca.init(brought(targets, 0.0)).models.flatten().tolist() == models
+
+
+@pytest.mark.parametrize("algorithm", [IFCA, HypCluster])
+@pytest.mark.parametrize("policy", ["random", "restarts", "reject"])
+def test_policies_that_need_several_draws_refuse_a_network_that_brings_its_weights(
+    algorithm, policy
+):
+    with pytest.raises(SettingError, match="a function that builds the network anew, or"):
+        algorithm(k=2, start=policy).init(brought([1, 2], 0.0))
+
+
+@pytest.mark.parametrize("policy", starts.POLICIES)
+def test_as_many_given_models_as_clusters_are_the_start(policy):
+    start = replace(start_of(simulator([1, 2])), initial=torch.tensor([[3.0], [5.0]]))
+    for kind in (IFCA, HypCluster):
+        assert kind(k=2, start=policy).init(start).models.flatten().tolist() == [3, 5]
 
 
 def test_a_function_that_builds_the_network_is_drawn_anew():
@@ -94,21 +111,6 @@ def test_a_start_without_any_answer_says_so():
 
 def test_every_policy_is_offered():
     assert set(starts.POLICIES) == {"random", "restarts", "reject", "warm", "farthest"}
-
-
-def test_a_layer_that_cannot_be_drawn_anew_is_warned_of_by_name():
-    class Half(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.fixed = torch.nn.Parameter(torch.randn(64, 10) / 100)
-            self.layer = torch.nn.Linear(10, 10)
-
-        def forward(self, x):
-            return self.layer(x.flatten(1) @ self.fixed)
-
-    federation, _ = coterie.load("rotated-digits", clients=8)
-    with pytest.warns(CoterieWarning, match="fixed cannot be drawn anew and start alike"):
-        coterie.simulate(IFCA(k=2), federation, coterie.Classification(Half()), rounds=1)
 
 
 def test_draws_that_coincide_by_chance_are_drawn_again():

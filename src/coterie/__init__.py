@@ -24,12 +24,13 @@ if TYPE_CHECKING:
     from coterie.algorithms.oracle import Oracle
     from coterie.algorithms.per_fedavg import PerFedAvg
     from coterie.core.errors import CoterieError, CoterieWarning
+    from coterie.core.samples import Ragged
     from coterie.data.federation import Federation
     from coterie.experiment.compare import compare
     from coterie.experiment.plan import load
     from coterie.experiment.run import Run
     from coterie.experiment.simulate import simulate
-    from coterie.tasks import Centre, Classification, Regression
+    from coterie.tasks import Centre, Classification, Regression, TokenClassification
 
 # PyTorch takes seconds to load: names are looked up when they are first used, so that the command
 # line can answer and be interrupted at once.
@@ -54,8 +55,10 @@ HOMES = {
     "OneShot": "algorithms.one_shot",
     "Oracle": "algorithms.oracle",
     "PerFedAvg": "algorithms.per_fedavg",
+    "Ragged": "core.samples",
     "Regression": "tasks",
     "Run": "experiment.run",
+    "TokenClassification": "tasks",
     "compare": "experiment.compare",
     "load": "experiment.plan",
     "simulate": "experiment.simulate",
@@ -82,8 +85,10 @@ __all__ = [
     "OneShot",
     "Oracle",
     "PerFedAvg",
+    "Ragged",
     "Regression",
     "Run",
+    "TokenClassification",
     "__version__",
     "compare",
     "load",

@@ -21,19 +21,21 @@ from typing import Any, get_type_hints
 import torch
 from torch import Tensor, nn
 
-from coterie.channel.tap import Tap
+from coterie.channel.audit import AuditedPopulation
+from coterie.channel.lost_replies import LoseReplies
 from coterie.core import seeds
-from coterie.core.algorithm import Algorithm
-from coterie.core.clients import Clients, Each, step_name
-from coterie.core.errors import SettingError
+from coterie.core.algorithm import Algorithm, Serving
+from coterie.core.clients import Call, Clients, Each, step_name
+from coterie.core.errors import CoterieError, SettingError
+from coterie.core.state import state_tensors
 from coterie.core.task import Task
 from coterie.data.federation import Federation, Samples
 from coterie.engine.simulator import Simulator
 from coterie.experiment.run import Run
 from coterie.experiment.settings import RunSettings
 from coterie.experiment.simulate import simulate
-from coterie.tasks import Centre, Classification
-from coterie.tasks.defaults import learns_centres
+from coterie.tasks import Classification
+from coterie.tasks.defaults import algorithm_task
 
 Check = Callable[[Any], None]
 
@@ -51,8 +53,8 @@ def check_algorithm(algorithm: Algorithm[Any]) -> None:
 
 def applies(check: Check, algorithm: Algorithm[Any]) -> bool:
     """Whether a check says something about an algorithm: some are about settings it may lack."""
-    if check is any_network_will_do and learns_centres(algorithm):
-        return False  # it has no network
+    if check is any_network_will_do and hasattr(algorithm, "task"):
+        return False  # it does not take any network
     if check is empty_cluster_keeps_its_model:
         return "models" in get_type_hints(type(algorithm).init)["return"]._fields
     return has_setting(algorithm, "k") if check is one_cluster_works else True
@@ -172,11 +174,56 @@ def missing_replies_are_normal(algorithm: Any) -> None:
     assert bool(torch.isfinite(run.models).all()), "models are not finite after lost replies"
     began = started_run(algorithm, small_federation())
     clients = began.population.at("round", 0)
-    after, info = algorithm.round(began.state, NoReplies(clients))
+    after, info = algorithm.round(began.state, clients.through(LoseReplies(1.0)))
     assert len(info.ids) == 0
-    for name, old, new in zip(after._fields, began.state, after, strict=True):
+    now = state_tensors(after)
+    for path, old in state_tensors(began.state).items():
         if old.is_floating_point():
-            assert torch.equal(old, new), f"{name} changed although nobody answered"
+            assert torch.equal(old, now[path]), f"{path} changed although nobody answered"
+
+
+def lost_replies_break_nothing(algorithm: Any) -> None:
+    """Half or all of the replies are lost, also in the start and in serving: others go on."""
+    for rate in (0.5, 1.0):
+        run = Run(algorithm, small_federation(), task_for(algorithm), RunSettings(rounds=3))
+        clients = run.training.participants
+        clients.channel = (LoseReplies(rate),)
+        with suppress(CoterieError):  # without any client it may not know where to begin
+            run.training.begin()
+        if run.state is None:
+            assert rate == 1, "half of the replies were lost, and it did not begin"
+            clients.channel = ()
+            run.training.begin()
+            clients.channel = (LoseReplies(rate),)
+        state = run.state
+        for t in range(3):
+            state, info = algorithm.round(state, clients.of_round(t))
+            assert len(info.ids) < len(RAGGED), "a lost reply was taken in"
+            check_served(algorithm.serve(state, run.population.at("serve")), len(RAGGED))
+            lossy = run.population.at("serve", t).through(LoseReplies(rate))
+            check_served(algorithm.serve(state, lossy))
+
+
+def check_served(serving: Serving, everybody: int | None = None) -> None:
+    """Whoever is served has a model that exists and is finite; all are served, if so many."""
+    assert everybody in (None, len(serving.ids)), "a client that answered is not served"
+    assert bool((serving.ids.diff() > 0).all()), "a client is served twice or out of order"
+    assert serving.cluster.shape == serving.ids.shape, "not one cluster per client"
+    inside = (serving.cluster >= 0) & (serving.cluster < len(serving.models))
+    assert bool(inside.all()), "a client is in a cluster that has no model"
+    assert bool(torch.isfinite(serving.models).all()), "models are not finite after lost replies"
+
+
+def folds_are_plain_data_that_adds_up(algorithm: Any) -> None:
+    """What takes uploads in can be sent anywhere, and partial folds add up in any order."""
+    run = Run(algorithm, small_federation(RAGGED), task_for(algorithm), RunSettings(rounds=2))
+    audited = AuditedPopulation(run.population)
+    run.training.move_to(audited, run.evaluator)
+    run.training.begin()
+    state, _ = algorithm.round(run.state, run.training.participants.of_round(0))
+    algorithm.round(state, run.training.participants.of_round(1))
+    algorithm.serve(state, audited.at("serve"))
+    assert audited.calls, "no client was asked for anything"
 
 
 def steps_leave_their_inputs_alone(algorithm: Any) -> None:
@@ -194,8 +241,9 @@ def metered_bytes_are_the_declared_parts(algorithm: Any) -> None:
     """What the meter counts is what the steps' signatures declare, no more and no less."""
     run = started_run(algorithm, small_federation())
     before = Counter(run.bytes.parts)
-    book = ByteCounter(run.training.participants.of_round(0))
-    algorithm.round(run.state, book)
+    book = ByteCounter()
+    run.training.participants.channel = (book,)
+    algorithm.round(run.state, run.training.participants.of_round(0))
     metered = Counter(run.bytes.parts)
     metered.subtract(before)
     assert {k: v for k, v in metered.items() if v} == {k: v for k, v in book.counts.items() if v}
@@ -263,6 +311,8 @@ CHECKS: list[Check] = [
     one_client_works,
     one_cluster_works,
     missing_replies_are_normal,
+    lost_replies_break_nothing,
+    folds_are_plain_data_that_adds_up,
     steps_leave_their_inputs_alone,
     metered_bytes_are_the_declared_parts,
     training_does_not_see_test_data,
@@ -290,19 +340,26 @@ def small_federation(sizes: list[int] | None = None, order: Tensor | None = None
 
 def small_task() -> Classification:
     """A small network in double precision, so that rounding cannot hide or feign a difference."""
-    network = nn.Sequential(nn.Linear(FEATURES, 6), nn.Tanh(), nn.Linear(6, CLASSES))
-    return Classification(network.double())
+
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Linear(FEATURES, 6), nn.Tanh(), nn.Linear(6, CLASSES)).double()
+
+    return Classification(build)
 
 
 def task_for(algorithm: Any) -> Task:
-    """The network above, or a point for an algorithm that finds centres."""
-    return Centre(FEATURES, dtype=torch.float64) if learns_centres(algorithm) else small_task()
+    """The task that the algorithm names where others have the network above."""
+    return algorithm_task(algorithm, small_federation(), small_task())
 
 
 def noisy_task() -> Classification:
     """A network that draws and that has buffers."""
-    layers = [nn.Linear(FEATURES, 6), nn.BatchNorm1d(6), nn.Dropout(0.2), nn.Linear(6, CLASSES)]
-    return Classification(nn.Sequential(*layers).double())
+
+    def build() -> nn.Module:
+        first, last = nn.Linear(FEATURES, 6), nn.Linear(6, CLASSES)
+        return nn.Sequential(first, nn.BatchNorm1d(6), nn.Dropout(0.2), last).double()
+
+    return Classification(build)
 
 
 def short_run(algorithm: Any, data: Federation, **settings: Any) -> Run:
@@ -347,15 +404,15 @@ def full_batch(algorithm: Any) -> Any:
     return replace(algorithm, batch=0) if has_setting(algorithm, "batch") else algorithm
 
 
-class NoReplies(Tap):
-    """Clients that never answer."""
-
-    def filter(self, step: Callable[..., Any], message: dict[str, Any]) -> Any:
-        return lambda ids, upload: (ids[:0], upload)
-
-
-class InputGuard(Tap):
+class InputGuard:
     """Clients that complain about a step that changes what it was sent."""
+
+    def __init__(self, inner: Clients) -> None:
+        self.inner, self.ids = inner, inner.ids
+        self.population, self.round, self.task = inner.population, inner.round, inner.task
+
+    def only(self, ids: Tensor) -> InputGuard:
+        return InputGuard(self.inner.only(ids))
 
     def run(self, step: Callable[..., Any], *, fold: Any = None, **message: Any) -> Any:
         copies = {name: sent_tensor(value).clone() for name, value in message.items()}
@@ -365,31 +422,24 @@ class InputGuard(Tap):
         return answer
 
 
-class ByteCounter(Tap):
-    """Clients whose traffic is added up a second time, from the tensors themselves."""
+class ByteCounter:
+    """A filter that lets everything through and adds traffic up, from the tensors themselves."""
 
-    def __init__(self, inner: Clients) -> None:
-        super().__init__(inner)
+    def __init__(self) -> None:
         self.counts: Counter[tuple[str, str, str]] = Counter()
         self.steps: dict[str, Callable[..., Any]] = {}
 
-    def filter(self, step: Callable[..., Any], message: dict[str, Any]) -> Any:
-        key = step_name(step)
-        if len(self.ids):
-            self.steps[key] = step
-        for name, value in message.items():
-            for i in self.ids:
+    def apply(self, call: Call, ids: Tensor, upload: Any) -> tuple[Tensor, Any]:
+        key = step_name(call.step)
+        self.steps[key] = call.step
+        for name, value in call.message.items():
+            for i in ids:
                 sent = value.rows_for(i.view(1)) if isinstance(value, Each) else value
                 self.counts[key, "down", name] += sent.numel() * sent.element_size()
-
-        def note(ids: Tensor, upload: Any) -> tuple[Tensor, Any]:
-            for name in upload._fields:
-                row = getattr(upload, name)[0]
-                size = len(ids) * row.numel() * row.element_size()
-                self.counts[key, "up", name] += size
-            return ids, upload
-
-        return note
+        for name in upload._fields:
+            row = getattr(upload, name)[0]
+            self.counts[key, "up", name] += len(ids) * row.numel() * row.element_size()
+        return ids, upload
 
 
 def sent_tensor(value: Any) -> Tensor:

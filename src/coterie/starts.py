@@ -25,11 +25,11 @@ PANEL = 25
 
 @dataclass(frozen=True)
 class Trial:
-    """What a policy may do: draw k models, ask clients for their losses, train them."""
+    """What a policy may do: draw models, ask clients for their losses, train them."""
 
     k: int
     start: Start
-    draw: Callable[[int], Tensor]  # attempt -> [k, p]
+    draw: Callable[..., Tensor]  # as `Start.models`, of what clusters have of their own: [count, p]
     losses: Callable[[Tensor, Clients], tuple[Tensor, Tensor]]  # [j, p] -> ids [a], losses [a, j]
     advance: Callable[[Tensor, Clients], Tensor]  # [j, p] -> [j, p], after a round of the algorithm
     teach: Callable[[Tensor, Clients], Tensor]  # [1, p] -> [1, p], after local training of a client
@@ -46,16 +46,24 @@ class Trial:
         return ids, losses
 
 
+def begin_models(policy: str, trial: Trial, tries: int, rounds: int) -> Tensor:
+    """The k models [k, p] that a policy makes; if `initial` has k models, it is these."""
+    initial = trial.start.initial
+    if initial is not None and len(initial) == trial.k:
+        return trial.draw(trial.k)
+    return POLICIES[policy](trial, tries, rounds)
+
+
 def draw_random(trial: Trial, tries: int, rounds: int) -> Tensor:
     """k independent draws, as Algorithm 1 leaves it."""
-    return trial.draw(0)
+    return trial.draw(trial.k)
 
 
 def keep_best_restart(trial: Trial, tries: int, rounds: int) -> Tensor:
     """Train `tries` draws for a few rounds each and keep the one with the lowest training loss."""
 
     def trained(attempt: int) -> Tensor:
-        models = trial.draw(attempt)
+        models = trial.draw(trial.k, attempt)
         for r in range(rounds):
             models = trial.advance(models, trial.start.sample(r, at_least=trial.k))
         return models
@@ -72,7 +80,7 @@ def draw_until_balanced(trial: Trial, tries: int, rounds: int) -> Tensor:
     """
     best, best_share = None, -1.0
     for attempt in range(tries):
-        models = trial.draw(attempt)
+        models = trial.draw(trial.k, attempt)
         chosen = trial.judge(models)[1].argmin(1)
         share = float(torch.bincount(chosen, minlength=trial.k).min()) / len(chosen)
         if share > best_share:
@@ -91,12 +99,15 @@ def draw_until_balanced(trial: Trial, tries: int, rounds: int) -> Tensor:
 
 
 def train_on_random_shares(trial: Trial, tries: int, rounds: int) -> Tensor:
-    """Train each draw alone for a few rounds, on its own random share of the clients."""
+    """Train each draw alone for a few rounds, on its own random share of the clients.
+
+    A network that brings its weights is trained k times.
+    """
     order = torch.randperm(trial.start.clients, generator=seeds.generator(trial.start.seed, "warm"))
     group = torch.empty_like(order)
     group[order] = torch.arange(len(order)) % trial.k
     models = []
-    for j, model in enumerate(trial.draw(0)):
+    for j, model in enumerate(trial.draw(trial.k, distinct=False)):
         model = model[None]
         for r in range(rounds):
             sample = trial.start.sample(r, at_least=PANEL * trial.k)
@@ -110,11 +121,12 @@ def train_on_random_shares(trial: Trial, tries: int, rounds: int) -> Tensor:
 def follow_worst_served(trial: Trial, tries: int, rounds: int) -> Tensor:
     """Each next model is trained by the client that the models so far serve worst.
 
-    The first is trained by the client that a random model serves worst. All are trained from that
-    random model, so that they differ by what their client taught them and not by chance.
+    The first is trained by the client that one common model serves worst. All are trained from that
+    model, a random one or that which the network brings, so that they differ by what their client
+    taught them and not by chance.
     """
     panel = trial.panel()
-    common = trial.draw(0)[:1]
+    common = trial.draw(1)
     best = torch.full((trial.start.clients,), torch.inf, dtype=common.dtype)  # loss of each so far
     ids, loss = trial.judge(common)
     client = ids[loss[:, 0].argmax()].view(1)

@@ -4,7 +4,7 @@ import torch
 import coterie
 from coterie import Ditto, FedAvg, Local
 from coterie.algorithms.ditto import State
-from coterie.channel.metering import ByteMeter, Metering
+from coterie.channel.metering import ByteMeter
 from coterie.core.task import task_metrics
 from coterie.engine.simulator import Simulator
 from tests.algorithms.lines import line, simulator, start_of
@@ -69,7 +69,7 @@ def test_without_a_pull_personal_models_are_local_ones():
 def test_personal_models_stay_with_their_clients():
     clients, count = simulator([2, -4], draws=[0]), ByteMeter()
     ditto = Ditto(lr=0.25, steps=1)
-    ditto.round(ditto.init(start_of(clients)), Metering(clients.at("round", 0), count))
+    ditto.round(ditto.init(start_of(clients)), clients.at("round", 0).through(listener=count))
     assert count.table() == {
         "Ditto.train": {"down": {"model": 8}, "up": {"cluster": 16, "model": 8, "size": 16}}
     }

@@ -5,10 +5,10 @@ from torch import nn
 import coterie
 from coterie import FedAvg, FeSEM, Regression
 from coterie.algorithms.fesem import State, smallest_good_k
-from coterie.channel.metering import ByteMeter, Metering
+from coterie.channel.lost_replies import LoseReplies
+from coterie.channel.metering import ByteMeter
 from coterie.checks import (
     CHECKS,
-    NoReplies,
     any_network_will_do,
     order_of_clients_does_not_matter,
 )
@@ -104,7 +104,7 @@ def test_a_client_without_a_cluster_takes_the_centre_with_the_lowest_loss():
     fesem = FeSEM(lr=0.25, steps=1)
     before = state([1.0, -1.0], [0, -1])
     sent = ByteMeter()
-    after, info = fesem.round(before, Metering(simulator([1, -2]).at("round", 0), sent))
+    after, info = fesem.round(before, simulator([1, -2]).at("round", 0).through(listener=sent))
     assert info.cluster.tolist() == [0, 1]
     assert after.models.flatten().tolist() == [1.0, -1.5]
     # Only the newcomer is sent both centres; a number takes 4 bytes.
@@ -114,7 +114,8 @@ def test_a_client_without_a_cluster_takes_the_centre_with_the_lowest_loss():
 
 def test_a_newcomer_whose_model_is_lost_stays_unknown():
     before = state([1.0, -1.0], [-1, -1])
-    after, info = FeSEM().round(before, NoReplies(simulator([1, -2]).at("round", 0)))
+    clients = simulator([1, -2]).at("round", 0).through(LoseReplies(1.0))
+    after, info = FeSEM().round(before, clients)
     assert len(info.ids) == 0
     assert after.cluster.tolist() == [-1, -1]
 
@@ -203,7 +204,10 @@ def test_few_clients_in_a_round_recover_the_rotations_too():
 
 def test_unseen_clients_choose_by_loss():
     run = coterie.simulate(
-        FeSEM(k=2, lr=0.25), line([1, 1, -1, -1]), Regression(nn.Linear(1, 1, bias=False)), rounds=3
+        FeSEM(k=2, lr=0.25),
+        line([1, 1, -1, -1]),
+        Regression(lambda: nn.Linear(1, 1, bias=False)),
+        rounds=3,
     )
     cluster = run.serve(line([-1.2, 0.7]))
     assert cluster.tolist() == [run.clusters[2].item(), run.clusters[0].item()]
@@ -264,7 +268,7 @@ def test_conformance_with_k_to_be_chosen(check):
 def test_nobody_at_the_start_is_an_error_of_one_sentence():
     class Silent:
         def sample(self, round, at_least):
-            return NoReplies(simulator([1, 2, 3]).at("start", round))
+            return simulator([1, 2, 3]).at("start", round).through(LoseReplies(1.0))
 
     start = start_of(simulator([1, 2, 3]))
     silent = type(start)(Silent(), start.task, start.clients, seed=0)

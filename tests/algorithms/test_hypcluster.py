@@ -41,7 +41,7 @@ def test_it_makes_the_rounds_of_ifca_weighted_by_size(start):
         x = torch.randn(n, 5, generator=generator)
         clients.append((x, ((x[:, 0] > 0).long() + i // 4) % 2))
     federation = coterie.Federation.from_clients(clients, cluster=[0] * 4 + [1] * 4)
-    task = coterie.Classification(nn.Linear(5, 2))
+    task = coterie.Classification(lambda: nn.Linear(5, 2))
     settings = {"k": 2, "start": start, "batch": 4, "steps": 3, "tries": 30, "start_rounds": 2}
     hyp, by_size, equal = (
         coterie.simulate(algorithm, federation, task, rounds=3, fraction=0.5)
@@ -66,7 +66,7 @@ def test_unseen_clients_choose_by_loss():
     run = coterie.simulate(
         HypCluster(k=2),
         line([1, 1, -1, -1]),
-        coterie.Regression(nn.Linear(1, 1, bias=False)),
+        coterie.Regression(lambda: nn.Linear(1, 1, bias=False)),
         rounds=3,
     )
     cluster = run.serve(line([-1.2, 0.7]))

@@ -5,7 +5,8 @@ from torch import nn
 import coterie
 from coterie import IFCA, Classification, FedAvg, Federation
 from coterie.algorithms.ifca import State
-from coterie.channel.metering import ByteMeter, Metering
+from coterie.channel.lost_replies import LoseReplies
+from coterie.channel.metering import ByteMeter
 from coterie.core.errors import SettingError
 from coterie.data.federation import Samples
 from tests.algorithms.lines import line, simulator, start_of
@@ -46,6 +47,30 @@ def test_gradient_averaging_divides_by_m_also_when_few_take_part():
     clients = simulator([1, 3, -2]).at("round", 0, ids=torch.tensor([1]))
     after, _ = ifca.round(state([1.0, -1.0], 3), clients)
     assert after.models.flatten().tolist() == pytest.approx([1.4, -1.0])
+
+
+def test_gradient_averaging_by_size_divides_by_m_too():
+    # Only the second client answers, whatever its size: the step is the same 0.3/3 times 4.
+    for size in (1, 7):
+        ifca = IFCA(k=2, lr=0.3, average="gradients", weighting="size")
+        clients = simulator([1, 3, -2], sizes=[5, size, 2]).at("round", 0, ids=torch.tensor([1]))
+        after, _ = ifca.round(state([1.0, -1.0], 3), clients)
+        assert after.models.flatten().tolist() == pytest.approx([1.4, -1.0])
+    # All answer, with 1, 3 and 2 samples, a mean of 2: gradients 0, -4 and 2 count 1/2, 3/2 and 1.
+    clients = simulator([1, 3, -2], sizes=[1, 3, 2]).at("round", 0)
+    after, _ = ifca.round(state([1.0, -1.0], 3), clients)
+    assert after.models.flatten().tolist() == pytest.approx([1 + 0.1 * 6, -1 - 0.1 * 2])
+
+
+def test_a_round_that_nobody_answers_is_no_round_of_rest():
+    ifca = IFCA(k=2, lr=0.25, steps=1, stable=2)
+    before = state([1.0, -1.0], 2)._replace(cluster=torch.tensor([0, 1]), stable=torch.tensor(1))
+    lost = simulator([1, -1]).at("round", 0).through(LoseReplies(1.0))
+    after, info = ifca.round(before, lost)
+    assert info.ids.tolist() == []
+    assert after.stable.item() == 1
+    after, _ = ifca.round(before, simulator([1, -1]).at("round", 0))
+    assert after.stable.item() == 2
 
 
 def test_step_size_decays_by_round_in_both_options():
@@ -118,7 +143,7 @@ def test_stable_identities_send_each_client_only_its_own_model():
     clients, now, sent = simulator([1, -1]), state([1.0, -1.0], 2), []
     for t in range(12):
         count = ByteMeter()
-        now, _ = ifca.round(now, Metering(clients.at("round", t, round=t), count))
+        now, _ = ifca.round(now, clients.at("round", t, round=t).through(listener=count))
         table = count.table()
         (step,) = table
         sent.append(table[step]["down"].get("models", table[step]["down"].get("model")))
@@ -162,7 +187,7 @@ def test_unseen_clients_choose_by_loss():
     run = coterie.simulate(
         IFCA(k=2, start="farthest"),
         line([1, 1, -1, -1]),
-        coterie.Regression(nn.Linear(1, 1, bias=False)),
+        coterie.Regression(lambda: nn.Linear(1, 1, bias=False)),
         rounds=3,
     )
     cluster = run.serve(line([-1.2, 0.7]))
@@ -182,14 +207,17 @@ def test_it_trains_any_network_with_buffers_and_dropout():
         y = torch.randint(2, (12,))
         x = centre[(y + i % 2) % 2] + 0.3 * torch.randn(12, 1, 6, 6)
         clients.append((x, y))
-    network = nn.Sequential(
-        nn.Conv2d(1, 4, 3),
-        nn.BatchNorm2d(4),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Dropout(0.1),
-        nn.Linear(64, 2),
-    )
+
+    def network():
+        return nn.Sequential(
+            nn.Conv2d(1, 4, 3),
+            nn.BatchNorm2d(4),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Dropout(0.1),
+            nn.Linear(64, 2),
+        )
+
     federation = Federation.from_clients(clients, cluster=[0, 1] * 3)
     run = coterie.simulate(IFCA(k=2), federation, Classification(network), rounds=4)
     assert run.metrics["ari"] == 1.0
@@ -213,7 +241,7 @@ def test_an_easy_federation_is_recovered_from_every_start():
     y[4:] = 1 - y[4:]
     train = Samples.of(zip(x, y, strict=True))
     federation = Federation(train, cluster=torch.arange(8) // 4)
-    task = Classification(nn.Linear(5, 2))
+    task = Classification(lambda: nn.Linear(5, 2))
     for start in ("random", "restarts", "reject", "farthest"):
         run = coterie.simulate(
             IFCA(k=2, start=start, lr=0.5, tries=30), federation, task, rounds=10, seed=1

@@ -8,6 +8,7 @@ from coterie.algorithms.k_fed import local_centres
 from coterie.core.errors import SettingError
 from coterie.engine.simulator import Simulator
 from coterie.experiment.plan import make_plan
+from coterie.experiment.settings import RunSettings
 from tests.algorithms.lines import start_of
 
 
@@ -173,8 +174,9 @@ def test_equal_samples_are_one_centre():
 
 def test_another_task_is_refused():
     federation, task = coterie.load("rotated-digits", clients=4)
+    run = coterie.Run(KFed(), federation, task, RunSettings())
     with pytest.raises(SettingError, match="task must be Centre, got Classification"):
-        coterie.simulate(KFed(k=2), federation, task, rounds=1)
+        run.complete()
 
 
 @pytest.mark.parametrize("server", ["farthest", "k-means"])

@@ -5,8 +5,7 @@ from torch import nn
 import coterie
 from coterie import OneShot, Regression
 from coterie.algorithms.one_shot import State
-from coterie.channel.metering import ByteMeter, Metering
-from coterie.channel.tap import Tap
+from coterie.channel.metering import ByteMeter
 from coterie.core.errors import SettingError
 from coterie.data.federation import Samples
 from coterie.engine.simulator import Simulator
@@ -50,7 +49,7 @@ def test_a_client_that_was_not_clustered_joins_by_loss_when_it_comes():
     clients = simulator([2, -6, -8])
     sent = ByteMeter()
     before = state([2.0, -6.0], [0, 1, -1])
-    after, info = once.round(before, Metering(clients.at("round", 0), sent))
+    after, info = once.round(before, clients.at("round", 0).through(listener=sent))
     assert info.cluster.tolist() == [0, 1, 1]
     assert after.models.flatten().tolist() == [2.0, -6.5]
     assert sent.table()["OneShot.choose"]["down"] == {"models": 2 * 4}
@@ -114,7 +113,7 @@ def test_replies_that_were_lost_are_asked_for_again():
         """Clients of whom only one answers the first call."""
 
         def sample(self, round, at_least):
-            return HalfDeaf(super().sample(round, at_least))
+            return super().sample(round, at_least).through(HalfDeaf())
 
     clients = simulator([2, -6], draws=[0])
     start = start_of(clients)
@@ -123,22 +122,20 @@ def test_replies_that_were_lost_are_asked_for_again():
     assert found.models.flatten().sort().values.tolist() == [-3.0, 1.0]
 
 
-class HalfDeaf(Tap):
-    calls = 0
+class HalfDeaf:
+    """Loses all but one reply to the first call."""
 
-    def filter(self, step, message):
-        HalfDeaf.calls += 1
-        first = HalfDeaf.calls == 1
-
-        def some(ids, upload):
-            return (ids[:1], type(upload)(*(v[:1] for v in upload))) if first else (ids, upload)
-
-        return some
+    def apply(self, call, ids, upload):
+        first = call.address[-1] == 0
+        return (ids[:1], type(upload)(*(v[:1] for v in upload))) if first else (ids, upload)
 
 
 def test_unseen_clients_choose_by_loss():
     run = coterie.simulate(
-        OneShot(lr=0.25), line([1, 1, -1, -1]), Regression(nn.Linear(1, 1, bias=False)), rounds=3
+        OneShot(lr=0.25),
+        line([1, 1, -1, -1]),
+        Regression(lambda: nn.Linear(1, 1, bias=False)),
+        rounds=3,
     )
     cluster = run.serve(line([-1.2, 0.7]))
     assert cluster.tolist() == [run.clusters[2].item(), run.clusters[0].item()]

@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -466,3 +467,23 @@ def test_every_algorithm_tells_what_leaves_a_client(name, capsys):
     assert main(["describe", name]) == 0
     crossing = capsys.readouterr().out.split("What crosses\n")[1]
     assert "    up    " in crossing
+
+
+@pytest.mark.parametrize(
+    ("name", "step", "seen"),
+    [
+        ("fedavg", "train", "sums over clients, and of each client: cluster"),
+        ("fesem", "train", "sums over clients, and of each client: cluster"),
+        ("ifca", "differentiate", "sums over clients, and of each client: cluster"),
+        ("ifca", "choose", "every client's upload"),
+        ("cfl", "train", "every client's upload"),
+        ("fpfc", "train", "every client's upload"),
+        ("one-shot", "fit", "every client's upload"),
+    ],
+)
+def test_every_step_says_what_the_server_sees(name, step, seen, capsys):
+    assert main(["describe", name]) == 0
+    crossing = capsys.readouterr().out.split("What crosses\n")[1]
+    steps = re.split(r"^  (?=\w)", crossing, flags=re.MULTILINE)
+    (lines,) = (text.splitlines() for text in steps if text.startswith(f"{step}\n"))
+    assert lines[-1] == f"    the server sees {seen}"

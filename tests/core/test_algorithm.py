@@ -1,10 +1,12 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
 from coterie import Regression
 from coterie.core.algorithm import Start
-from coterie.core.errors import CoterieWarning, SettingError
+from coterie.core.errors import SettingError
 
 
 class Sampler:
@@ -49,20 +51,41 @@ def test_a_draw_that_coincides_by_chance_is_made_again():
     assert start_with(task).models(2).flatten().tolist() == [1, 2]
 
 
-def test_draws_that_always_coincide_are_refused():
-    task = Regression(nn.Linear(1, 1, bias=False), draw=lambda generator: torch.ones(1))
-    with pytest.raises(SettingError, match="draws of the starting model are identical"):
-        start_with(task).models(2)
+def fixed():
+    torch.manual_seed(3)
+    return nn.Linear(2, 1)
 
 
-def test_a_layer_that_starts_alike_in_all_models_is_told_of():
-    fixed = torch.tensor([[1.0, 2.0]])
+@pytest.mark.parametrize("network", [nn.Linear(2, 1), fixed], ids=["module", "function"])
+def test_a_network_that_brings_its_weights_is_one_model(network):
+    start = start_with(Regression(network))
+    assert start.brings_weights
+    assert torch.equal(start.models(1)[0], start.task.layout.flatten(start.task.module))
+    assert torch.equal(start.models(3, distinct=False), start.models(1).expand(3, -1))
+    with pytest.raises(SettingError, match=r"2 models cannot begin differently .* a function that"):
+        start.models(2)
 
-    def draw(generator):
-        return torch.cat([fixed.flatten(), torch.rand(1, generator=generator)])
 
-    with pytest.warns(CoterieWarning, match="weight cannot be drawn anew"):
-        start_with(Regression(nn.Linear(2, 1), draw=draw)).models(2)
+def test_a_function_that_draws_brings_nothing():
+    start = start_with(linear())
+    assert not start.brings_weights
+    assert torch.equal(start.models(3, distinct=False), start.models(3))
+
+
+def test_models_that_are_given_are_begun_with():
+    given = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    start = replace(start_with(linear()), initial=given)
+    assert torch.equal(start.models(2), given)
+    assert start.brings_weights
+    with pytest.raises(SettingError, match="`initial` has 2 models, but the algorithm begins with"):
+        start.models(1)
+
+
+def test_one_model_that_is_given_is_that_of_a_network_that_brings_its_weights():
+    start = replace(start_with(linear()), initial=torch.ones(1, 3))
+    assert torch.equal(start.models(2, distinct=False), torch.ones(2, 3))
+    with pytest.raises(SettingError, match="2 models cannot begin differently"):
+        start.models(2)
 
 
 def test_clients_of_the_start_come_from_the_sampler():

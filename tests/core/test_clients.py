@@ -50,15 +50,15 @@ def test_cut_down_nobody_elses_rows_are_sent():
 
 def test_stacked_uploads_are_in_order_of_client_id():
     fold = Stacked()
-    one = fold.add(fold.start(), torch.tensor([5, 1]), upload(5, 1))
-    other = fold.add(fold.start(), torch.tensor([3]), upload(3))
-    found = fold.finish(fold.merge(one, other))
+    one = fold.add(fold.start(), torch.tensor([5, 1]), upload(5, 1), {})
+    other = fold.add(fold.start(), torch.tensor([3]), upload(3), {})
+    found = fold.finish(fold.merge(one, other), {})
     assert found.model.flatten().tolist() == [1, 3, 5]
     assert found.size.tolist() == [10, 30, 50]
 
 
 def test_nothing_stacked_is_none():
-    assert Stacked().finish(Stacked().start()) is None
+    assert Stacked().finish(Stacked().start(), {}) is None
 
 
 def test_answers_to_two_steps_are_merged_in_order_of_client_id():

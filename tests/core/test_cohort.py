@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from coterie import Classification, Regression
-from coterie.core.cohort import shuffled_batches
+from coterie.core.errors import CoterieError, CoterieWarning, SettingError
 from coterie.data.federation import Samples
 from coterie.engine.simulator import Simulator
 
@@ -71,13 +71,6 @@ def test_only_moves_the_named_coordinates():
     end = cohort.descend(start, lr=0.1, steps=5, part=head)
     assert torch.equal(end[:, ~head], start[:, ~head])
     assert not torch.equal(end[:, head], start[:, head])
-
-
-def test_batches_of_a_pass_hold_every_row_once():
-    rows = shuffled_batches(7, 3, 6, torch.Generator().manual_seed(0))
-    for one_pass in (rows[:3], rows[3:]):
-        assert sorted(one_pass[one_pass >= 0].tolist()) == list(range(7))
-    assert rows[0].tolist() != rows[3].tolist()
 
 
 def test_a_client_draws_the_same_batches_alone_and_in_company():
@@ -186,3 +179,117 @@ def test_a_split_holds_every_sample_once_and_the_same_ones_every_time():
         assert sorted(kept[i] + held[i]) == list(range(1, size + 1))
     assert kept[2] == held[2] == [1.0]  # the only sample of a client is in both
     assert [x.flatten().tolist() for x, _ in cohort.split(0.8)[1]] == held
+
+
+def test_weights_of_samples_by_hand():
+    # Rows x = 1, 2 with y = 1 at w = 0: gradients -2 x, so weights 3 and 1 make -(6 + 4) / 2.
+    cohort = cohort_of(nn.Linear(1, 1, bias=False), [2, 1])
+    weights = torch.tensor([[3.0, 1.0], [0.5, 7.0]])
+    gradient = cohort.gradient(torch.zeros(2, 1), weights=weights)
+    assert gradient.flatten().tolist() == pytest.approx([-5, -1])
+    end = cohort.descend(torch.zeros(2, 1), lr=0.1, steps=1, weights=weights)
+    assert end.flatten().tolist() == pytest.approx([0.5, 0.1])
+
+
+def test_weights_of_several_models_by_hand():
+    cohort = cohort_of(nn.Linear(1, 1, bias=False), [2])
+    start, weights = torch.zeros(1, 2, 1), torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])
+    end = cohort.descend(start, lr=0.1, steps=1, weights=weights)
+    assert end.flatten().tolist() == pytest.approx([0.1, 0.2])  # each on a sample of its own
+    both = cohort.descend(start, lr=0.1, steps=1, weights=torch.ones(1, 2))
+    assert both.flatten().tolist() == pytest.approx([0.3, 0.3])
+
+
+@pytest.mark.parametrize(
+    ("start", "weights", "sentence"),
+    [
+        ((2, 1), (2, 2), r"must be \[2, 3\], got \[2, 2\]"),
+        ((2, 1), (2, 3, 1), r"must be \[2, 3\], got \[2, 3, 1\]"),
+        ((2, 4, 1), (2, 3, 2), r"must be \[2, 3\] or \[2, 3, 4\], got \[2, 3, 2\]"),
+    ],
+)
+def test_weights_of_another_shape_are_refused(start, weights, sentence):
+    cohort = cohort_of(nn.Linear(1, 1, bias=False), [3, 2])
+    for work in (cohort.gradient, lambda *a, **w: cohort.descend(*a, lr=0.1, steps=1, **w)):
+        with pytest.raises(CoterieError, match=f"the weights of samples {sentence}"):
+            work(torch.zeros(start), weights=torch.ones(weights))
+
+
+def test_an_unknown_optimiser_is_refused_in_a_sentence():
+    cohort = cohort_of(nn.Linear(1, 1, bias=False), [3])
+    sentence = "`optimizer` must be one of sgd, momentum, adam, got adm; did you mean `adam`"
+    with pytest.raises(SettingError, match=sentence):
+        cohort.descend(torch.zeros(1, 1), lr=0.1, steps=1, optimizer="adm")
+
+
+def test_losses_of_samples_by_hand():
+    cohort = cohort_of(nn.Linear(1, 1, bias=False), [2, 1])
+    assert cohort.mask.tolist() == [[True, True], [True, False]]
+    losses = cohort.losses(torch.tensor([[0.0], [2.0]]))  # (w x - 1)^2 with x = 1, 2
+    assert losses.tolist() == [[[1, 1], [1, 9]], [[1, 1], [0, 0]]]
+
+
+def test_a_client_draws_the_same_for_a_purpose_in_any_company():
+    together = cohort_of(nn.Linear(1, 1), [2, 3, 4])
+    alone = together.subset(torch.tensor([1]))
+    drawn = [torch.rand(3, generator=g) for g in together.generators("noise")]
+    assert torch.equal(torch.rand(3, generator=alone.generators("noise")[0]), drawn[1])
+    assert not torch.equal(drawn[0], drawn[1])
+    (other,) = alone.generators("crops")
+    assert not torch.equal(torch.rand(3, generator=other), drawn[1])
+    again = [torch.rand(3, generator=g) for g in together.generators("noise")]
+    assert all(torch.equal(one, two) for one, two in zip(drawn, again, strict=True))
+
+
+def test_generators_are_new_in_every_step():
+    simulator = Simulator(
+        Samples.of([(torch.ones(2, 1), torch.ones(2))]), Regression(nn.Linear(1, 1))
+    )
+    drawn = {
+        float(
+            torch.rand(
+                (), generator=simulator.cohort(torch.arange(1), 0, address).generators("a")[0]
+            )
+        )
+        for address in (
+            (0, "round", 0, 0),
+            (0, "round", 0, 1),
+            (0, "round", 1, 0),
+            (1, "round", 0, 0),
+        )
+    }
+    assert len(drawn) == 4
+
+
+@pytest.fixture
+def normalised():
+    """Two clients, and a network with batch normalisation in double precision."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(1, 2), nn.BatchNorm1d(2), nn.Linear(2, 2)).double()
+    clients = [(torch.randn(8, 1).double(), torch.randint(2, (8,))) for _ in range(2)]
+    simulator = Simulator(Samples.of(clients), Classification(module))
+    start = simulator.task.layout.flatten(module).expand(2, -1)
+    return simulator.task.layout, start, lambda: simulator.cohort(torch.arange(2), 0, (0,))
+
+
+def test_a_loop_of_steps_along_gradients_has_the_statistics_of_a_descent(normalised):
+    layout, start, cohort = normalised
+    work, model = cohort(), start
+    for _ in range(5):
+        model = layout.step(model, work.gradient(model, statistics=True), 0.1)
+    torch.testing.assert_close(model, cohort().descend(start, lr=0.1, steps=5))
+    assert layout.unflatten(model)["1.num_batches_tracked"].tolist() == [5, 5]
+
+
+def test_a_gradient_that_leaves_statistics_behind_says_so(normalised):
+    layout, start, cohort = normalised
+    with pytest.warns(CoterieWarning, match="leaves the running statistics .*statistics=True"):
+        gradient = cohort().gradient(start)
+    assert bool((gradient[:, layout.trained_size :] == 0).all())
+    silent = cohort().gradient(start, statistics=False)
+    assert torch.equal(silent, gradient)
+    change = cohort().gradient(start, statistics=True, clip=1e-3, weight_decay=0.1)
+    whole = cohort().gradient(start, statistics=True)
+    width = layout.trained_size  # neither clipped nor pulled
+    assert torch.equal(change[:, width:], whole[:, width:])
+    assert torch.equal(whole[:, :width], gradient[:, :width])

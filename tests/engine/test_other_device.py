@@ -1,6 +1,7 @@
 """Client steps on another device give what they give on the CPU, and leave nothing behind."""
 
 from dataclasses import fields, replace
+from functools import partial
 
 import pytest
 import torch
@@ -21,9 +22,16 @@ from coterie.engine.simulator import Simulator
 from coterie.experiment.run import Run
 from coterie.experiment.settings import RunSettings
 from coterie.networks.cnn import RandomCropFlip
-from coterie.tasks import Classification
+from coterie.tasks import Classification, TokenClassification
 from coterie.vectors.folds import ByCluster
 from tests.engine.other_device import FAR, Far, Mixed, elsewhere
+from tests.tasks.taggers import (
+    NaiveTagger,
+    build,
+    tagging_federation,
+    two_input_federation,
+    two_input_task,
+)
 from tests.test_conformance import CASES
 
 THERE = str(FAR)
@@ -51,8 +59,13 @@ def short(algorithm):
 
 def convolution():
     """A small network of convolutions for the samples of the conformance suite."""
-    layers = [nn.Unflatten(1, (1, checks.FEATURES)), nn.Conv1d(1, 3, 2), nn.Tanh(), nn.Flatten()]
-    return Classification(nn.Sequential(*layers, nn.Linear(12, checks.CLASSES)).double())
+
+    def build():
+        image = nn.Unflatten(1, (1, checks.FEATURES))
+        layers = [image, nn.Conv1d(1, 3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(12, checks.CLASSES)]
+        return nn.Sequential(*layers).double()
+
+    return Classification(build)
 
 
 def both(algorithm, task, federation=None, **settings):
@@ -106,6 +119,22 @@ def test_networks_that_draw_or_keep_statistics_go_one_by_one_elsewhere(name, kno
     assert there.population.kernel._exact is False
 
 
+@pytest.mark.parametrize("algorithm", ["ifca", "ditto-mini-batches"])
+@pytest.mark.parametrize("fits", [True, False])
+def test_sequences_and_several_inputs_give_the_same_elsewhere(algorithm, fits, known, monkeypatch):
+    if not fits:
+        monkeypatch.setattr(simulator, "DEVICE_SHARE", 0.0)
+    sizes = [5, 8, 3, 3, 2]
+    careless = TokenClassification(partial(build, NaiveTagger, torch.float64), padding="none")
+    for data, task in [
+        (tagging_federation(sizes), careless),
+        (two_input_federation(sizes), two_input_task(torch.float64)),
+    ]:
+        here, there = both(short(CASES[algorithm]), task, data)
+        alike(here, there)
+        assert there.population.kernel._exact is False
+
+
 def test_lost_replies_and_small_chunks_give_the_same_elsewhere(known):
     alike(*both(short(CASES["ifca"]), checks.small_task(), lost=0.3, chunk=2, fraction=0.8))
 
@@ -121,8 +150,18 @@ def test_several_starts_and_values_give_the_same_elsewhere(known, monkeypatch):
     algorithm = coterie.IFCA(k=2, average="gradients", start="random")
     alike(*both(algorithm, checks.small_task(), starts=2, grid={"lr": [0.1, 0.5]}))
     lines, _ = coterie.load("linear-mixture", clients=6, samples=9, features=4)
-    task = coterie.Regression(nn.Linear(4, 1).double())
+    task = coterie.Regression(lambda: nn.Linear(4, 1).double())
     alike(*both(algorithm, task, lines, starts=3, rounds=9, evaluate=9))
+
+
+def test_frozen_weights_are_there_too(known):
+    def build():
+        image = nn.Unflatten(1, (1, checks.FEATURES))
+        layers = [image, nn.Conv1d(1, 3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(12, checks.CLASSES)]
+        layers[1].requires_grad_(False)
+        return nn.Sequential(*layers).double()
+
+    alike(*both(short(CASES["ifca"]), Classification(build)))
 
 
 def test_clients_that_never_train_are_served_elsewhere(known):

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import coterie
+from coterie.channel.metering import ByteMeter
 from coterie.core.clients import Each, on_client
 from coterie.core.errors import CoterieWarning, DataError, SettingError
 from coterie.data.federation import Federation, Samples
@@ -58,6 +59,8 @@ def alike(one, other):
     [
         coterie.IFCA(k=3, start="random", steps=2),
         coterie.IFCA(k=2, start="random", steps=2, stable=1),  # sends each its own model
+        coterie.FeSEM(k=2, steps=2),  # the server assigns clusters
+        coterie.OneShot(k=2, steps=2, fits=1, sample=4),
         coterie.FPFC(steps=2),  # a row of its own for each client
         coterie.Ditto(steps=2),  # memory
     ],
@@ -103,18 +106,17 @@ def test_memory_is_in_the_checkpoint_and_a_run_goes_on_without_ray(digits, tmp_p
 
 
 def test_replies_are_told_of_and_an_unknown_client_is_nowhere(digits):
-    from coterie.channel.progress import CountReplies
     from coterie.engine.ray import RayClients
     from coterie.engine.simulator import Simulator
 
     federation, task = digits
     sharded = RayClients(Simulator(federation.train, task), shards=3)
-    told = []
-    some = CountReplies(sharded.at("round", 0), told.append).only(torch.tensor([1, 4, 8]))
+    meter = ByteMeter()
+    some = sharded.at("round", 0).through(listener=meter).only(torch.tensor([1, 4, 8]))
     ids, up = some.run(Numbers().step, number=Each(torch.arange(9.0)), factor=2.0)
     assert ids.tolist() == [1, 4, 8]
     assert up.doubled.tolist() == [2, 8, 16]
-    assert sum(told) == 3
+    assert meter.table()["Numbers.step"]["up"] == {"doubled": 3 * 4}
     shared = Each(torch.tensor([10.0, 20.0]), torch.tensor([0, 1] * 4 + [0]))
     _, up = some.run(Numbers().step, number=shared, factor=1.0)
     assert up.doubled.tolist() == [20, 10, 10]

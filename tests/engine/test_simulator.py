@@ -1,15 +1,29 @@
+import pickle
 import subprocess
 import sys
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from coterie import Regression
+import coterie
+from coterie import Classification, Regression, TokenClassification
 from coterie.data.federation import Samples
 from coterie.engine.simulator import Simulator
 from tests.channel.echo import Echo
+from tests.tasks.taggers import (
+    NaiveTagger,
+    TransformerClassifier,
+    build,
+    labelled_federation,
+    tagging_federation,
+    tagging_task,
+    two_input_federation,
+    two_input_task,
+)
 
 
 def simulator(sizes, **options):
@@ -72,7 +86,7 @@ def peak():
 def run(clients, folder):
     x, y = torch.zeros(clients * 2, 64), torch.arange(clients * 2) % 10
     data = Federation(Samples(x, y, torch.arange(clients + 1) * 2))
-    task = coterie.Classification(mlp(64, 100, 10))
+    task = coterie.Classification(lambda: mlp(64, 100, 10))
     coterie.simulate(algorithm, data, task, rounds=2, evaluate=2, folder=folder)
 
 algorithm = {"fedavg": coterie.FedAvg(steps=1), "ifca": coterie.IFCA(k=2, steps=1, start="random")}
@@ -94,3 +108,129 @@ def test_memory_of_a_round_does_not_grow_with_the_number_of_clients(algorithm):
     )
     # The models of 9,000 more clients would take 258 MB, their samples and numbers take 8.
     assert int(done.stdout) < 100
+
+
+# What samples may be, each with a network that takes them, in double precision.
+KINDS = {
+    "tags": (tagging_federation, tagging_task(torch.float64)),
+    "careless tags": (
+        tagging_federation,
+        TokenClassification(partial(build, NaiveTagger, torch.float64), padding="none"),
+    ),
+    "two inputs": (two_input_federation, two_input_task(torch.float64)),
+    "labelled sentences": (
+        labelled_federation,
+        Classification(partial(build, TransformerClassifier, torch.float64), padding="mask"),
+    ),
+}
+SIZES = [1, 3, 12, 8, 2, 20, 8, 5]
+kinds = pytest.mark.parametrize("kind", KINDS)
+
+
+@kinds
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        coterie.IFCA(k=2, lr=0.5, steps=3),
+        coterie.IFCA(k=2, lr=0.5, steps=3, batch=4),
+        coterie.Ditto(lr=0.5, steps=2, batch=3),
+        coterie.CFL(lr=0.5, steps=2, wait=1),
+    ],
+    ids=["ifca", "batches", "ditto", "cfl"],
+)
+def test_samples_of_any_kind_are_trained_on_whatever_the_chunks(kind, algorithm):
+    federation, task = KINDS[kind]
+    runs = [
+        coterie.simulate(algorithm, federation(SIZES), task, rounds=2, chunk=chunk)
+        for chunk in (1, 100)
+    ]
+    torch.testing.assert_close(runs[0].models, runs[1].models, rtol=0, atol=1e-9)
+    assert torch.equal(runs[0].clusters, runs[1].clusters)
+    assert runs[0].metrics == pytest.approx(runs[1].metrics)
+
+
+@kinds
+def test_cohorts_of_any_samples_are_split_and_chosen_from(kind):
+    federation, task = KINDS[kind]
+    some = Simulator(federation(SIZES).train, task)
+    whole = some.cohort(some.ids, 0, (0,))
+    models = task.draw(torch.Generator().manual_seed(0)).expand(2, -1)
+    sums = whole.loss(models)[:, 0] * whole.size
+    kept, held = whole.split(0.5)
+    assert (kept.size + held.size).tolist() == [2, *SIZES[1:]]  # the only sample is in both
+    parts = kept.loss(models)[:, 0] * kept.size + held.loss(models)[:, 0] * held.size
+    if kind != "careless tags":  # which read the padding of their batch
+        torch.testing.assert_close(parts[1:], sums[1:])
+    places = torch.tensor([5, 0])
+    torch.testing.assert_close(whole.subset(places).loss(models), whole.loss(models)[places])
+    first = torch.arange(max(SIZES)) < 2
+    few = whole.among(first.expand(len(SIZES), -1))
+    assert few.size.tolist() == [min(2, size) for size in SIZES]
+    torch.testing.assert_close(few.loss(models)[4], whole.loss(models)[4])
+    for (x, y), size in zip(whole, SIZES, strict=True):
+        assert len(x) == len(y) == size
+
+
+@kinds
+def test_cohorts_of_any_samples_answer_all_that_a_step_may_ask(kind):
+    federation, task = KINDS[kind]
+    some = Simulator(federation(SIZES).train, task)
+    cohort = some.cohort(some.ids, 0, (0,))
+    model = task.draw(torch.Generator().manual_seed(0))
+    start = model.expand(len(SIZES), -1)
+    losses = cohort.losses(model[None])[:, :, 0]
+    assert losses.shape == (len(SIZES), max(SIZES))
+    torch.testing.assert_close(losses.sum(1) / cohort.size, cohort.loss(model[None])[:, 0])
+    # Weights of 1 are none; with weights of 0 a client stands still, as one without samples does.
+    plain = cohort.descend(start, lr=0.5, steps=2)
+    weights = cohort.mask.to(torch.float64)
+    torch.testing.assert_close(cohort.descend(start, lr=0.5, steps=2, weights=weights), plain)
+    weights[3] = 0
+    assert torch.equal(cohort.descend(start, lr=0.5, steps=2, weights=weights)[3], model)
+    chosen = cohort.mask.clone()
+    chosen[3] = False
+    few = cohort.among(chosen).descend(start, lr=0.5, steps=2)
+    assert torch.equal(few[3], model)
+    torch.testing.assert_close(few[4], plain[4])
+    empty = cohort.among(torch.zeros_like(chosen))
+    assert not empty.score(start).any()
+    assert empty.loss(model[None]).isinf().all()
+
+    def objective(call, x, y, generator):
+        return task.losses(call(None, x), y).mean()
+
+    torch.testing.assert_close(cohort.minimise(objective, start, lr=0.5, steps=2), plain)
+
+
+@kinds
+def test_clients_of_any_samples_may_be_unseen_or_elsewhere(kind):
+    federation, task = KINDS[kind]
+    data = federation(SIZES)
+    strangers = federation([4, 6], seed=7)
+    unseen = replace(data, test=strangers.train, unseen=True)
+    run = coterie.simulate(coterie.IFCA(k=2, lr=0.5), unseen, task, rounds=2)
+    assert run.serve(strangers).shape == (2,)
+    parts = [pickle.loads(pickle.dumps(data.train.part(*bounds))) for bounds in ((0, 3), (3, 8))]
+    model = run.models[:1]
+    found = [Simulator(part, task).cohort(torch.arange(len(part)), 0, (0,)) for part in parts]
+    losses = torch.cat([cohort.loss(model) for cohort in found])
+    whole = Simulator(data.train, task).cohort(torch.arange(8), 0, (0,))
+    torch.testing.assert_close(losses, whole.loss(model), rtol=0, atol=1e-12)
+
+
+@kinds
+def test_copies_of_a_run_on_any_samples_go_in_lock_step(kind):
+    federation, task = KINDS[kind]
+    data = replace(federation([3, 5, 4]), test=None)
+    algorithm = coterie.IFCA(k=2, start="random", steps=2)
+    best = coterie.simulate(algorithm, data, task, rounds=2, grid={"lr": [0.1, 0.5]})
+    alone = [coterie.simulate(replace(algorithm, lr=lr), data, task, rounds=2) for lr in (0.1, 0.5)]
+    expected = min(alone, key=lambda run: run.metrics["train_loss"])
+    torch.testing.assert_close(best.models, expected.models, rtol=0, atol=1e-12)
+
+
+def test_what_a_chunk_holds_is_by_the_average_length():
+    short = Samples.of([([[1] * 2, [1] * 4], [0, 1])] * 3)
+    assert short.sample_numbers == 3
+    task = Classification(nn.Linear(1, 2))
+    assert Simulator(short, task).chunking.sample_numbers == 3

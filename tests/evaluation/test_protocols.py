@@ -13,7 +13,7 @@ def test_train_loss_and_test_loss_choose_by_different_data():
     train = [(ones, zeros + 1), (ones, zeros - 1)]
     test = [(ones, zeros - 1), (ones, zeros + 1)]
     federation = Federation.from_clients(train, test=test)
-    task = Regression(nn.Linear(1, 1, bias=False))
+    task = Regression(lambda: nn.Linear(1, 1, bias=False))
     losses = {
         protocol: coterie.simulate(
             IFCA(k=2, steps=30, start="farthest"), federation, task, rounds=5, protocol=protocol
@@ -32,7 +32,7 @@ def unseen_federation(**known):
 
 
 def test_unseen_test_clients_are_served_by_test_loss():
-    task = Regression(nn.Linear(1, 1, bias=False))
+    task = Regression(lambda: nn.Linear(1, 1, bias=False))
     run = coterie.simulate(IFCA(k=2, steps=30), unseen_federation(), task, rounds=5)
     assert run.metrics["loss"] == pytest.approx(0, abs=1e-2)
     assert run.result["protocol"] == "test-loss"
@@ -43,7 +43,7 @@ def test_unseen_test_clients_are_served_by_test_loss():
 
 
 def test_a_local_model_is_tested_on_its_true_clusters_test_clients():
-    task = Regression(nn.Linear(1, 1, bias=False))
+    task = Regression(lambda: nn.Linear(1, 1, bias=False))
     known = unseen_federation(cluster=[0, 0, 1, 1], test_cluster=[1, 0])
     run = coterie.simulate(Local(steps=30), known, task, rounds=5)
     assert run.metrics["loss"] == pytest.approx(0, abs=1e-2)

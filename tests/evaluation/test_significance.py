@@ -38,3 +38,10 @@ def test_a_spreadsheet_gets_every_seed():
         "rotated-digits,ifca,0,0.9",
         "rotated-digits,ifca,1,0.8",
     ]
+
+
+def test_metrics_of_the_algorithms_own_are_in_the_table():
+    runs = {"mine": {0: {"accuracy": 0.5, "f1": 0.1, "entropy": 0.25}}, "avg": {0: {"accuracy": 1}}}
+    headings, rows = ComparisonResults({"digits": runs}).table("digits")
+    assert headings == ["algorithm", "accuracy", "entropy", "against avg"]
+    assert [row[2] for row in rows] == ["0.250", ""]

@@ -1,8 +1,16 @@
+import numpy as np
 import pytest
 import torch
 
 from coterie.core.errors import CheckpointError
-from coterie.experiment.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from coterie.data.federation import Samples
+from coterie.experiment.checkpoint import (
+    Checkpoint,
+    json_digest,
+    load_checkpoint,
+    samples_fingerprint,
+    save_checkpoint,
+)
 
 TENSORS = {
     "state.models": torch.randn(2, 3),
@@ -48,3 +56,25 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     save_checkpoint(tmp_path / "c", Checkpoint(5, "one run", TENSORS, {}))
     with pytest.raises(CheckpointError, match="belongs to another run"):
         load_checkpoint(tmp_path / "c", "other run")
+
+
+def test_samples_of_any_kind_have_a_fingerprint_of_their_own():
+    words, tags = [[1, 2, 3], [4]], [[0, 1, 0], [1]]
+    clients = {
+        "tags": [(words, tags)],
+        "other words": [([[1, 2, 3], [5]], tags)],
+        "other tags": [(words, [[0, 1, 0], [0]])],
+        "other lengths": [([[1, 2], [3, 4]], [[0, 1], [0, 1]])],
+        "one label": [(words, [0, 1])],
+        "an input": [({"words": words}, tags)],
+        "another input": [({"text": words}, tags)],
+        "two inputs": [({"words": words, "age": np.zeros(2)}, tags)],
+        "other ages": [({"words": words, "age": np.ones(2)}, tags)],
+        "hard": [(np.zeros((2, 3)), [0, 1])],
+        "soft": [(np.zeros((2, 3)), np.eye(2))],
+        "softer": [(np.zeros((2, 3)), np.full((2, 2), 0.5))],
+    }
+    found = {name: json_digest(samples_fingerprint(Samples.of(c))) for name, c in clients.items()}
+    assert len(set(found.values())) == len(clients)
+    again = json_digest(samples_fingerprint(Samples.of(clients["tags"])))
+    assert again == found["tags"]

@@ -31,7 +31,7 @@ def test_a_collapse_is_warned_of_once(digits):
 
 def test_divergence_is_warned_of(digits):
     federation, _ = coterie.load("linear-mixture", clients=4, samples=5, features=3)
-    task = Regression(nn.Linear(3, 1))
+    task = Regression(lambda: nn.Linear(3, 1))
     with pytest.warns(CoterieWarning, match="no longer finite; a smaller lr"):
         coterie.simulate(FedAvg(lr=1e6, steps=100), federation, task, rounds=2)
 
@@ -46,4 +46,4 @@ def test_few_clients_per_round_are_no_collapse(digits):
 def test_a_local_model_that_diverges_is_warned_of():
     federation, _ = coterie.load("linear-mixture", clients=4, samples=5, features=3)
     with pytest.warns(CoterieWarning, match="no longer finite"):
-        coterie.simulate(Local(lr=1e30), federation, Regression(nn.Linear(3, 1)), rounds=2)
+        coterie.simulate(Local(lr=1e30), federation, Regression(lambda: nn.Linear(3, 1)), rounds=2)

@@ -47,6 +47,13 @@ def test_replies_are_told_from_the_start_on(digits):
     assert all(counts == sorted(counts) for counts in phases)
 
 
+def test_replies_are_told_of_as_chunks_come_in(digits):
+    run = Run(FedAvg(), *digits, RunSettings(rounds=1, chunk=3))
+    told: list[tuple[int, int]] = []
+    run.complete(on_reply=lambda *news: told.append(news))
+    assert told == [(1, 3), (1, 6), (1, 8)]
+
+
 def test_more_clients_per_round_than_there_are_is_refused(digits):
     with pytest.raises(SettingError, match="at most the number of clients, 8, got 9"):
         coterie.simulate(FedAvg(), *digits, per_round=9)

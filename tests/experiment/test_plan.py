@@ -6,6 +6,7 @@ import coterie
 from coterie.cli.main import main
 from coterie.cli.progress_bar import RunProgressBar
 from coterie.core.errors import CheckpointError, SettingError
+from coterie.core.settings import identifying_settings
 from coterie.experiment.plan import make_plan, plan_again
 from coterie.networks import FemnistCnn, Linear, Mlp
 
@@ -62,11 +63,37 @@ def test_the_plan_of_a_folder_is_the_plan_that_wrote_it(words):
 
 
 def config_of_before(plan):
-    """What config.json held when networks had no names."""
+    """What config.json held when networks had no names, and local training one optimiser."""
     config = json.loads(json.dumps(plan.config()))
-    for name in ("network", "bias", "weights"):
+    for name in ("network", "bias", "weights", *ADDED):
         config["settings"].pop(name, None)
     return config
+
+
+# Settings that the folders of earlier versions do not know.
+ADDED = ["optimizer", "momentum", "clip", "schedule", "schedule_rounds", "threads"]
+
+
+@pytest.mark.parametrize("missing", [*ADDED, "k", "lr", "rounds", "hidden"])
+def test_only_settings_that_were_added_later_may_be_missing(missing):
+    config = make_plan(["ifca", "rotated-digits"]).config()
+    del config["settings"][missing]
+    if missing in ADDED:
+        plan = plan_again(config, [])
+        assert plan.values() == make_plan(["ifca", "rotated-digits"]).values()
+    else:
+        with pytest.raises(CheckpointError, match="another version of coterie"):
+            plan_again(config, [])
+
+
+def test_a_run_of_before_is_known_by_its_settings_of_before():
+    """The settings that were added later identify a run only where they are not the default."""
+    plan = make_plan(["ifca", "rotated-digits"])
+    known = identifying_settings(plan.algorithm) | identifying_settings(plan.settings)
+    assert not set(ADDED) & set(known)
+    assert {"k", "lr", "decay", "rounds", "seed"} <= set(known)
+    other = make_plan(["ifca", "rotated-digits", "clip=2", "optimizer=adam"])
+    assert set(identifying_settings(other.algorithm)) - set(known) == {"clip", "optimizer"}
 
 
 @pytest.mark.parametrize("federation", ["rotated-digits", "linear-mixture", "celeba", "digits"])

@@ -9,6 +9,12 @@ from torch import nn
 import coterie
 from coterie import IFCA, CoterieWarning, FedAvg, Federation, Local, Regression
 from coterie.core.errors import CheckpointError, SettingError
+from tests.tasks.taggers import (
+    tagging_federation,
+    tagging_task,
+    two_input_federation,
+    two_input_task,
+)
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +55,28 @@ def test_without_a_test_part_metrics_are_called_training_metrics(digits):
 def test_evaluation_can_be_rarer_than_rounds(digits):
     run = coterie.simulate(FedAvg(), *digits, rounds=5, evaluate=2)
     assert [bool(record["metrics"]) for record in run.records] == [False, True, False, True, True]
+
+
+@pytest.mark.parametrize("kind", ["tags", "two inputs"])
+def test_runs_on_samples_of_any_kind_are_resumed_bit_for_bit(kind, tmp_path):
+    sizes = [3, 5, 2, 4]
+    make, task = {
+        "tags": (tagging_federation, tagging_task()),
+        "two inputs": (two_input_federation, two_input_task()),
+    }[kind]
+    federation, other = make(sizes), make(sizes, seed=1)
+    settings = {"rounds": 4, "seed": 1, "fraction": 0.5, "lost": 0.2, "checkpoint": 1}
+    algorithm = IFCA(k=2, batch=2, start="random")
+    whole = coterie.simulate(algorithm, federation, task, folder=tmp_path / "whole", **settings)
+    stopped = {"folder": tmp_path / "part", **settings}
+    with pytest.raises(Stop):
+        coterie.simulate(algorithm, federation, task, on_round=stop_after(2), **stopped)
+    again = coterie.simulate(algorithm, federation, task, resume=True, **stopped)
+    assert again.metrics == whole.metrics
+    assert torch.equal(again.models, whole.models)
+    assert (tmp_path / "part" / "report.html").exists()
+    with pytest.raises(CheckpointError, match="another run"):
+        coterie.simulate(algorithm, other, task, resume=True, **stopped)
 
 
 def test_resuming_after_any_round_ends_as_the_uninterrupted_run(digits, tmp_path):
@@ -126,7 +154,7 @@ def test_numbers_that_are_not_finite_are_null_in_json(tmp_path):
         run = coterie.simulate(
             FedAvg(lr=1e6, steps=100),
             federation,
-            Regression(nn.Linear(3, 1)),
+            Regression(lambda: nn.Linear(3, 1)),
             rounds=2,
             folder=tmp_path / "r",
         )

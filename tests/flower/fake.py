@@ -11,6 +11,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from coterie.core.errors import CoterieWarning
 from coterie.experiment.plan import make_plan
+from coterie.flower.mailbox import Pace
 from coterie.flower.node import NodeFile, NodeWorker
 from coterie.flower.server import run_server
 from coterie.flower.settings import App, NetworkSettings
@@ -19,6 +20,7 @@ from coterie.flower.wire import Packet, decode_packet, encode_packet
 DIGITS = ["rotated-digits", "clients=6", "samples=20", "hidden=8", "steps=2"]
 IFCA = ["ifca", *DIGITS, "k=2", "start=random", "rounds=3"]
 Change = Callable[[Message], Message | None]  # what becomes of a reply; None: it is lost
+FAST = Pace(poll=0.001, online=0.01)
 
 
 class FakeGrid:
@@ -31,6 +33,7 @@ class FakeGrid:
         self.offline: set[int] = set()
         self.change: dict[int, Change] = {}
         self.replies: dict[str, Message] = {}
+        self.late: dict[int, dict[str, Message]] = {}  # replies that come with a node's next one
         self.sent: list[tuple[int, Message]] = []
 
     def get_node_ids(self) -> list[int]:
@@ -46,13 +49,17 @@ class FakeGrid:
             found.append(name)
             if node in self.offline:
                 continue
-            reply = self.answer(node, message)
-            change = self.change.get(node)
-            changed = reply if change is None else change(reply)
-            if changed is not None:
-                changed.metadata.__dict__["_reply_to_message_id"] = name
-                self.replies[name] = changed
+            self.deliver(node, name, self.answer(node, message))
         return found
+
+    def deliver(self, node: int, name: str, reply: Message) -> None:
+        """Let the reply to a message come, as it is or changed."""
+        self.replies |= self.late.pop(node, {})
+        change = self.change.get(node)
+        changed = reply if change is None else change(reply)
+        if changed is not None:
+            changed.metadata.__dict__["_reply_to_message_id"] = name
+            self.replies[name] = changed
 
     def answer(self, node: int, message: Message) -> Message:
         context = Context(
@@ -87,7 +94,7 @@ def simulated(words):
     return run
 
 
-def deployed(tmp_path, words, change=None, grid=None, attempt="1", **settings):
+def deployed(tmp_path, words, change=None, grid=None, attempt="1", pace=FAST, **settings):
     """A run over three nodes, node i with `change[i]` on its replies to steps."""
     app = make_app(
         *words,
@@ -99,7 +106,7 @@ def deployed(tmp_path, words, change=None, grid=None, attempt="1", **settings):
     grid.change = {node: only_steps(each) for node, each in (change or {}).items()}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CoterieWarning)
-        return run_server(grid, app.config(), attempt)
+        return run_server(grid, app.config(), attempt, pace=pace)
 
 
 def only_steps(change):

@@ -1,11 +1,14 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from sklearn.metrics import f1_score
 from torch import nn
 
+import coterie
 from coterie import Classification
+from coterie.checks import CLASSES, FEATURES, small_federation
 from coterie.core.errors import DataError
 from coterie.core.task import MetricSums, task_metrics
 
@@ -101,3 +104,57 @@ def test_clients_that_come_in_parts_and_in_any_order_are_tallied_as_all_at_once(
         assert values.equal(parts.clients[name])
     alone = task_metrics(task, scores[3:4])
     assert alone.metrics["f1"] == float(whole.clients["f1"][3])
+
+
+def soft_federation(hard, classes=3):
+    data = small_federation()
+
+    def soften(part):
+        return replace(part, y=nn.functional.one_hot(part.y, classes).double())
+
+    return data if hard else replace(data, train=soften(data.train), test=soften(data.test))
+
+
+def test_one_hot_soft_targets_are_hard_ones():
+    def network():
+        return nn.Linear(FEATURES, CLASSES).double()
+
+    runs = [
+        coterie.simulate(
+            coterie.IFCA(k=2, lr=0.3, steps=2, batch=4),
+            soft_federation(hard, CLASSES),
+            Classification(network),
+            rounds=3,
+        )
+        for hard in (True, False)
+    ]
+    torch.testing.assert_close(runs[0].models, runs[1].models, rtol=0, atol=1e-12)
+    assert runs[0].metrics == pytest.approx(runs[1].metrics)
+    assert torch.equal(runs[0].clusters, runs[1].clusters)
+
+
+def test_soft_targets_weigh_all_classes():
+    task = Classification(nn.Linear(2, 2))
+    output = torch.log(torch.tensor([[0.75, 0.25], [0.75, 0.25]]))
+    target = torch.tensor([[0.5, 0.5], [0.1, 0.9]])
+    expected = [
+        -(math.log(0.75) + math.log(0.25)) / 2,
+        -0.1 * math.log(0.75) - 0.9 * math.log(0.25),
+    ]
+    assert task.losses(output, target).tolist() == pytest.approx(expected)
+    found = task.metrics(task.score(output[None], target[None], torch.ones(1, 2)))
+    assert float(found["accuracy"]) == 0.5  # the first is a draw, which the first class wins
+
+
+@pytest.mark.parametrize(
+    ("row", "sentence"),
+    [
+        ([0.5, 0.5], "has 3 outputs, so soft targets must be 3 probabilities per sample, got 2"),
+        ([0.5, 0.5, 0.5], "at least 0 and 1 in sum, got a sum of 1.5"),
+        ([-0.5, 0.5, 1.0], "at least 0 and 1 in sum, got -0.5"),
+    ],
+)
+def test_soft_targets_must_be_probabilities(row, sentence):
+    task = Classification(nn.Linear(2, 3))
+    with pytest.raises(DataError, match=sentence):
+        task.check_samples(torch.zeros(4, 2), torch.tensor([row] * 4))

@@ -3,10 +3,10 @@ import torch
 
 import coterie
 from coterie.algorithms.k_fed import KFed
+from coterie.core.errors import DataError, SettingError
 from coterie.data.federation import Federation
 from coterie.networks import Linear, Mlp
-from coterie.registry import NETWORKS
-from coterie.tasks.defaults import default_task, learns_centres, prepare_task
+from coterie.tasks.defaults import algorithm_task, default_task, prepare_task
 
 
 def federation(targets, **facts):
@@ -42,22 +42,73 @@ def test_a_task_can_be_trained(hidden, targets):
     assert run.metrics["train_loss"] >= 0
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-def test_a_network_that_is_built_anew_is_drawn_as_one_that_is_reset(name):
-    shapes = {"cnn": [28, 28], "cifar-cnn": [32, 32, 3], "celeba-cnn": [84, 84, 3]}
-    network, shape = NETWORKS[name](), shapes.get(name, [6])
-    built = coterie.Classification(lambda: network.module(shape, 4))
-    reset = coterie.Classification(network.module(shape, 4))
-    draws = [task.draw(torch.Generator().manual_seed(7)) for task in (built, reset)]
-    assert torch.equal(*draws)
-
-
-def test_an_algorithm_that_finds_centres_has_no_network_and_labels_to_score_by():
-    assert learns_centres(KFed())
-    assert not learns_centres(coterie.IFCA())
+def test_an_algorithm_names_its_task_and_labels_are_there_to_score_by():
     data, task = prepare_task(KFed(), federation([0, 1, 1, 0], scale=2.0), Linear())
     assert isinstance(task, coterie.Centre)
     assert (task.layout.size, task.scale) == (6, 2.0)
     assert data.sample_clusters
     data, _ = prepare_task(KFed(), federation([0.5, 1.0, 1.0, 0.0]), Linear())
     assert not data.sample_clusters
+    own = coterie.Centre(6, scale=5.0)
+    assert algorithm_task(KFed(), data, own) is own
+
+
+def test_an_algorithm_that_names_no_task_learns_the_default():
+    data, task = prepare_task(coterie.IFCA(), federation([0, 1, 1, 0]), Linear())
+    assert isinstance(task, coterie.Classification)
+    assert not data.sample_clusters
+
+
+def test_simulate_asks_the_algorithm_for_its_task():
+    data = federation([0, 1, 1, 0])
+    run = coterie.simulate(KFed(k=2), data, default_task(data, Mlp(hidden=3)), rounds=1)
+    assert isinstance(run.task, coterie.Centre)
+
+
+class OwnNetwork:
+    """A network of a user's own, which notes what it is told of samples."""
+
+    padding = "none"
+
+    def module(self, shape, outputs):
+        self.told = shape, outputs
+        return torch.nn.Linear(1, outputs)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "kind", "told"),
+    [
+        ([[1, 2], [3]], [[0, 4], [1]], coterie.TokenClassification, (torch.Size([-1]), 5)),
+        ([[1, 2], [3]], [0, 1], coterie.Classification, (torch.Size([-1]), 2)),
+        ([[1, 2], [3]], [0.5, 1.0], coterie.Regression, (torch.Size([-1]), 1)),
+        ([[1, 2], [3, 4]], [[0, 2], [1, 1]], coterie.TokenClassification, (torch.Size([2]), 3)),
+        ([[1, 2], [3, 4]], [[0.5, 0.5]] * 2, coterie.Classification, (torch.Size([2]), 2)),
+        (
+            {"a": torch.zeros(2, 3), "b": [[1], [2, 3]]},
+            [0, 1],
+            coterie.Classification,
+            ({"a": torch.Size([3]), "b": torch.Size([-1])}, 2),
+        ),
+    ],
+)
+def test_targets_decide_the_task_and_the_network_is_told_the_shape(x, y, kind, told):
+    network = OwnNetwork()
+    task = default_task(Federation.from_clients([(x, y)]), network)
+    assert type(task) is kind
+    assert network.told == told
+    assert task.padding == "none"
+
+
+@pytest.mark.parametrize("network", [Linear(), Mlp(), Mlp(hidden=0)])
+def test_built_in_networks_refuse_samples_that_are_not_one_tensor(network):
+    for x in ([[1, 2], [3]], {"a": torch.zeros(2, 3)}):
+        with pytest.raises(SettingError, match="need a network of your own"):
+            default_task(Federation.from_clients([(x, [0, 1])]), network)
+
+
+def test_centres_are_of_samples_that_are_one_tensor():
+    data = Federation.from_clients([([[1, 2], [3]], [0, 1])])
+    with pytest.raises(DataError, match="one tensor each, got sequences of int64"):
+        prepare_task(KFed(), data, OwnNetwork())
+    with pytest.raises(DataError, match="one tensor each, got sequences of int64"):
+        coterie.Centre(2).check_samples(data.train.x, data.train.y)

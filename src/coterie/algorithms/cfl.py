@@ -40,10 +40,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from coterie.algorithms.steps import Choice
+from coterie.algorithms.steps import Choice, ask_cluster
 from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.clients import Clients, Each, merge_answers, on_client
 from coterie.core.cohort import Cohort
+from coterie.core.fields import Cluster, Size, Update
 from coterie.core.local_training import LocalTraining, weighting_setting
 from coterie.core.settings import setting
 from coterie.core.validate import above, at_least, one_of
@@ -58,9 +59,9 @@ class State(NamedTuple):
 
 
 class Upload(NamedTuple):
-    cluster: Tensor  # [m] c(i)
-    update: Tensor  # [m, d] dW_i
-    size: Tensor  # [m] samples n_i
+    cluster: Cluster  # [m] c(i)
+    update: Update  # [m, d] dW_i
+    size: Size  # [m] samples n_i
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,16 +125,16 @@ class CFL(LocalTraining):
 
     def serve(self, state: State, clients: Clients) -> Serving:
         ids, m = clients.ids, clients.population
-        maybe = torch.ones(max(m, int(ids.max()) + 1), len(state.models), dtype=torch.bool)
-        maybe[:m] = state.maybe
-        cluster = state.cluster[ids.clamp_max(m - 1)]
+        unseen = max(0, int(ids.max()) + 1 - m) if len(ids) else 0  # numbered behind the others
+        maybe = torch.cat([state.maybe, state.maybe.new_ones(unseen, len(state.models))])
+        cluster = torch.cat([state.cluster, state.cluster.new_full((unseen,), -1)])
         unsure = maybe[ids].sum(1) > 1
         if bool(unsure.any()):
-            _, up = clients.only(ids[unsure]).run(
-                self.choose, models=state.models, maybe=Each(maybe)
-            )
-            cluster = cluster.index_put((unsure,), up.cluster)
-        return Serving(state.models, ids, cluster)
+            some = clients.only(ids[unsure])
+            chosen = ask_cluster(self.choose, some, models=state.models, maybe=Each(maybe))
+            cluster = cluster.index_fill(0, some.ids, -1).index_put((chosen[0],), chosen[1])
+        served = ids[cluster[ids] >= 0]  # who is unsure and did not answer is not
+        return Serving(state.models, served, cluster[served])
 
     @on_client
     def train(self, cohort: Cohort, model: Tensor, cluster: Tensor) -> Upload:
@@ -173,7 +174,8 @@ class CFL(LocalTraining):
         norm = update.norm(dim=1)
         largest = norm.new_zeros(len(mean)).scatter_reduce(0, cluster, norm, "amax")
         norms = torch.stack([mean.norm(dim=1), largest], 1)
-        return norms / self.decay**round if self.thresholds == "fractions" else norms
+        factor = self.rate_factor(round)
+        return norms / factor if self.thresholds == "fractions" and factor else norms
 
     def _clusters_to_split(self, norms: Tensor, scale: Tensor, cluster: Tensor) -> list[int]:
         """The clusters that are at rest while their clients are not."""

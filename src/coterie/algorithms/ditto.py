@@ -31,6 +31,7 @@ from torch import Tensor
 from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.clients import Clients, on_client
 from coterie.core.cohort import Cohort
+from coterie.core.fields import Cluster, Model, Size
 from coterie.core.local_training import LocalTraining, weighting_setting
 from coterie.core.settings import setting
 from coterie.core.validate import at_least
@@ -43,9 +44,9 @@ class State(NamedTuple):
 
 
 class Upload(NamedTuple):
-    cluster: Tensor  # [m] always 0: there is one global model
-    model: Tensor  # [m, d] w_k
-    size: Tensor  # [m] samples n_k
+    cluster: Cluster  # [m] always 0: there is one global model
+    model: Model  # [m, d] w_k
+    size: Size  # [m] samples n_k
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,9 +65,9 @@ class Ditto(LocalTraining):
         return State(start.models(1)[0], torch.tensor(0))
 
     def round(self, state: State, clients: Clients) -> tuple[State, Info]:
-        fold = ByCluster(1, by_size=self.weighting == "size")
+        fold = ByCluster(1, {"model": "model"}, by_size=self.weighting == "size")
         ids, up = clients.run(self.train, fold=fold, model=state.model)
-        model = up.pooled_mean("model", empty=state.model)
+        model = up.pooled_mean("model")
         return State(model, state.rounds + 1), Info(ids, ids, clients.population)
 
     def serve(self, state: State, clients: Clients) -> Serving:
@@ -74,7 +75,7 @@ class Ditto(LocalTraining):
         own = partial(self.own, rounds=int(state.rounds))
         return Serving(state.model.expand(count, -1), clients.ids, torch.arange(count), adapt=own)
 
-    @on_client
+    @on_client(fold=ByCluster)
     def train(self, cohort: Cohort, model: Tensor) -> Upload:
         sent = model.expand(len(cohort), -1)
         personal = self._personal(cohort, cohort.recall("personal", sent), sent, cohort.round)

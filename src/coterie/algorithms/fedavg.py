@@ -24,6 +24,7 @@ from torch import Tensor
 from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.clients import Clients, on_client
 from coterie.core.cohort import Cohort
+from coterie.core.fields import Cluster, Model, Size
 from coterie.core.local_training import LocalTraining, weighting_setting
 from coterie.vectors.folds import ByCluster
 
@@ -33,9 +34,9 @@ class State(NamedTuple):
 
 
 class Upload(NamedTuple):
-    cluster: Tensor  # [m] always 0: there is one cluster
-    model: Tensor  # [m, d] w_i
-    size: Tensor  # [m] samples n_i
+    cluster: Cluster  # [m] always 0: there is one cluster
+    model: Model  # [m, d] w_i
+    size: Size  # [m] samples n_i
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,9 +49,9 @@ class FedAvg(LocalTraining):
         return State(start.models(1)[0])
 
     def round(self, state: State, clients: Clients) -> tuple[State, Info]:
-        fold = ByCluster(1, by_size=self.weighting == "size")
+        fold = ByCluster(1, {"model": "model"}, by_size=self.weighting == "size")
         ids, up = clients.run(self.train, fold=fold, model=state.model)
-        return State(up.pooled_mean("model", empty=state.model)), Info(ids, up.cluster, 1)
+        return State(up.pooled_mean("model")), Info(ids, up.cluster, 1, weights=up.weights)
 
     def serve(self, state: State, clients: Clients) -> Serving:
         return Serving(state.model[None], clients.ids, torch.zeros_like(clients.ids))
@@ -62,7 +63,7 @@ class FedAvg(LocalTraining):
             state, _ = self.round(state, start.sample(r))
         return state.model
 
-    @on_client
+    @on_client(fold=ByCluster)
     def train(self, cohort: Cohort, model: Tensor) -> Upload:
         model = self.local_update(cohort, model.expand(len(cohort), -1))
         return Upload(torch.zeros_like(cohort.ids), model, cohort.size)

@@ -27,6 +27,7 @@ from torch import Tensor
 from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.clients import Clients, on_client
 from coterie.core.cohort import Cohort
+from coterie.core.fields import Cluster, Model, Size
 from coterie.core.local_training import LocalTraining, weighting_setting
 from coterie.core.settings import setting
 from coterie.core.validate import at_least
@@ -38,9 +39,9 @@ class State(NamedTuple):
 
 
 class Upload(NamedTuple):
-    cluster: Tensor  # [m] always 0: there is one cluster
-    model: Tensor  # [m, d] w_k
-    size: Tensor  # [m] samples n_k
+    cluster: Cluster  # [m] always 0: there is one cluster
+    model: Model  # [m, d] w_k
+    size: Size  # [m] samples n_k
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,14 +55,14 @@ class FedProx(LocalTraining):
         return State(start.models(1)[0])
 
     def round(self, state: State, clients: Clients) -> tuple[State, Info]:
-        fold = ByCluster(1, by_size=self.weighting == "size")
+        fold = ByCluster(1, {"model": "model"}, by_size=self.weighting == "size")
         ids, up = clients.run(self.train, fold=fold, model=state.model)
-        return State(up.pooled_mean("model", empty=state.model)), Info(ids, up.cluster, 1)
+        return State(up.pooled_mean("model")), Info(ids, up.cluster, 1, weights=up.weights)
 
     def serve(self, state: State, clients: Clients) -> Serving:
         return Serving(state.model[None], clients.ids, torch.zeros_like(clients.ids))
 
-    @on_client
+    @on_client(fold=ByCluster)
     def train(self, cohort: Cohort, model: Tensor) -> Upload:
         sent = model.expand(len(cohort), -1)
         model = self.local_update(cohort, sent, pull=self.mu, anchor=sent)

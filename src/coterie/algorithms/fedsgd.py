@@ -26,6 +26,7 @@ from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.clients import Clients, on_client
 from coterie.core.cohort import Cohort
 from coterie.core.errors import SettingError
+from coterie.core.fields import Cluster, Size, Update
 from coterie.core.layout import keeps_statistics
 from coterie.core.local_training import GradientSettings, weighting_setting
 from coterie.vectors.folds import ByCluster
@@ -36,9 +37,9 @@ class State(NamedTuple):
 
 
 class Upload(NamedTuple):
-    cluster: Tensor  # [m] always 0: there is one cluster
-    gradient: Tensor  # [m, d] g_i
-    size: Tensor  # [m] samples n_i
+    cluster: Cluster  # [m] always 0: there is one cluster
+    gradient: Update  # [m, d] g_i
+    size: Size  # [m] samples n_i
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,16 +57,16 @@ class FedSGD(GradientSettings):
         return State(start.models(1)[0])
 
     def round(self, state: State, clients: Clients) -> tuple[State, Info]:
-        fold = ByCluster(1, by_size=self.weighting == "size")
+        fold = ByCluster(1, updates={"gradient": "model"}, by_size=self.weighting == "size")
         ids, up = clients.run(self.differentiate, fold=fold, model=state.model)
-        gradient = up.pooled_mean("gradient", empty=torch.zeros_like(state.model))
-        return State(state.model - self.rate(clients.round) * gradient), Info(ids, up.cluster, 1)
+        model = state.model - self.rate(clients.round) * up.pooled_mean("gradient")
+        return State(model), Info(ids, up.cluster, 1, weights=up.weights)
 
     def serve(self, state: State, clients: Clients) -> Serving:
         return Serving(state.model[None], clients.ids, torch.zeros_like(clients.ids))
 
-    @on_client
+    @on_client(fold=ByCluster)
     def differentiate(self, cohort: Cohort, model: Tensor) -> Upload:
         model = model.expand(len(cohort), -1)
-        gradient = cohort.gradient(model, batch=self.batch, weight_decay=self.weight_decay)
+        gradient = self.client_gradient(cohort, model)
         return Upload(torch.zeros_like(cohort.ids), gradient, cohort.size)

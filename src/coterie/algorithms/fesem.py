@@ -47,12 +47,12 @@ from coterie.algorithms.steps import HeldOutLoss, held_out_loss, with_newcomers
 from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.clients import Clients, Each, on_client
 from coterie.core.cohort import Cohort
+from coterie.core.fields import Model, Size
 from coterie.core.local_training import LocalTraining, weighting_setting
 from coterie.core.settings import setting
 from coterie.core.validate import at_least, at_most_clients, fraction, one_of
 from coterie.starts import PANEL
-from coterie.vectors.folds import ByCluster
-from coterie.vectors.kmeans import nearest_centre
+from coterie.vectors.folds import Assignment, ByCluster, NearestCentre, RowSent
 
 KEPT = 0.8  # share of a client's samples to train on while K is chosen
 
@@ -64,8 +64,8 @@ class State(NamedTuple):
 
 
 class Upload(NamedTuple):
-    model: Tensor  # [m, d] W_i
-    size: Tensor  # [m] samples n_i
+    model: Model  # [m, d] W_i
+    size: Size  # [m] samples n_i
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,19 +99,18 @@ class FeSEM(LocalTraining):
 
     def round(self, state: State, clients: Clients) -> tuple[State, Info]:
         k = len(state.models)
-        clustered = clustered_part(clients.task.layout, self.part)
-        centres = clustered.parts(state.models)[0]
         clients, cluster = with_newcomers(self.choose, state.models, state.cluster, clients)
-
-        def expectation(ids: Tensor, model: Tensor) -> Tensor:
-            if clients.round % self.recluster:
-                return cluster[ids]
-            return nearest_centre(clustered.parts(model)[0], centres)
-
-        fold = ByCluster(k, by_size=self.weighting == "size", assign=expectation)
+        expectation: Assignment = RowSent("model")
+        if clients.round % self.recluster == 0:
+            clustered = clustered_part(clients.task.layout, self.part)
+            centres = clustered.parts(state.models)[0]
+            expectation = NearestCentre("model", centres, clustered.part)
+        by_size = self.weighting == "size"
+        fold = ByCluster(k, {"model": "model"}, by_size=by_size, assign=expectation)
         ids, up = clients.run(self.train, fold=fold, model=Each(state.models, cluster))
+        assert up.cluster is not None  # the server assigns them
         known = state.cluster.index_put((ids,), up.cluster)
-        after = State(up.mean("model", empty=state.models), known, state.rounds + 1)
+        after = State(up.mean("model"), known, state.rounds + 1)
         return after, Info(ids, up.cluster, k)
 
     def serve(self, state: State, clients: Clients) -> Serving:
@@ -121,7 +120,7 @@ class FeSEM(LocalTraining):
 
     choose = steps.choose
 
-    @on_client
+    @on_client(fold=ByCluster)
     def train(self, cohort: Cohort, model: Tensor) -> Upload:
         cohort = self.training_samples(cohort)
         return Upload(self._train(cohort, model, cohort.round), cohort.size)

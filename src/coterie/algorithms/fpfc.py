@@ -38,6 +38,7 @@ from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.clients import Clients, Each, merge_answers, on_client
 from coterie.core.cohort import Cohort
 from coterie.core.errors import SettingError
+from coterie.core.fields import Model, Size
 from coterie.core.local_training import LocalTraining
 from coterie.core.settings import setting
 from coterie.core.shared_trunk import SharedTrunk
@@ -65,9 +66,9 @@ class State(NamedTuple):
 
 
 class Upload(NamedTuple):
-    omega: Tensor  # [m, p] omega_i
-    trunk: Tensor  # [m, d - p] the rest of the model
-    size: Tensor  # [m] samples n_i
+    omega: Model  # [m, p] omega_i
+    trunk: Model  # [m, d - p] the rest of the model
+    size: Size  # [m] samples n_i
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,7 @@ from coterie.algorithms.steps import HeldOutLoss, held_out_loss
 from coterie.core.algorithm import Start
 from coterie.core.clients import Each, on_client
 from coterie.core.cohort import Cohort
+from coterie.core.fields import Cluster, Model, Size, Update
 from coterie.vectors.folds import ByCluster
 from coterie.vectors.fusion import all_pairs
 
@@ -30,13 +31,13 @@ if TYPE_CHECKING:
 
 
 class Slope(NamedTuple):
-    gradient: Tensor  # [m, p] grad f_i at omega^0
+    gradient: Update  # [m, p] grad f_i at omega^0
 
 
 class Fitted(NamedTuple):
-    cluster: Tensor  # [m]
-    model: Tensor  # [m, d] model trained in the cluster, without fusion
-    size: Tensor  # [m] samples n_i
+    cluster: Cluster  # [m]
+    model: Model  # [m, d] model trained in the cluster, without fusion
+    size: Size  # [m] samples n_i
 
 
 def best_on_path(fpfc: FPFC, state: State, start: Start) -> State:
@@ -75,11 +76,11 @@ def fit_clusters(
     fpfc: FPFC, cluster: Tensor, models: Tensor, start: Start, stage: int = 0
 ) -> tuple[Tensor, float]:
     """Models [k, d] trained on in given clusters [m]; their mean loss on what is held out."""
-    fold = ByCluster(len(models), by_size=True)
+    fold = ByCluster(len(models), {"model": "model"}, by_size=True)
     for r in range(stage * fpfc.path_rounds, (stage + 1) * fpfc.path_rounds):
         model = Each(models, cluster)
         _, up = start.sample(r).run(fpfc.fit, fold=fold, model=model, cluster=Each(cluster))
-        models = up.mean("model", empty=models)
+        models = up.mean("model")
     ids, held_out = start.all_clients().run(fpfc.judge, model=Each(models, cluster))
     return models, float(held_out.loss.mean()) if len(ids) else torch.inf
 
@@ -100,11 +101,11 @@ def largest_separating(lams: list[float], a: float, models: Tensor) -> float:
 
 @on_client
 def slope(self: Any, cohort: Cohort, model: Tensor) -> Slope:
-    gradient = cohort.gradient(model.expand(len(cohort), -1))
+    gradient = cohort.gradient(model.expand(len(cohort), -1), statistics=False)
     return Slope(gradient[:, self.fused(cohort.task).part])
 
 
-@on_client
+@on_client(fold=ByCluster)
 def fit(self: Any, cohort: Cohort, model: Tensor, cluster: Tensor) -> Fitted:
     used = cohort.training_part(1 - self.hold)
     return Fitted(cluster, self.local_update(used, model), cohort.size)

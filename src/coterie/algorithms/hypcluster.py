@@ -35,6 +35,7 @@ from coterie.algorithms import steps
 from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.clients import Clients, on_client
 from coterie.core.cohort import Cohort
+from coterie.core.fields import Cluster, Model, Size
 from coterie.core.local_training import LocalTraining
 from coterie.core.settings import setting
 from coterie.core.validate import at_least, at_most_clients, one_of
@@ -46,9 +47,9 @@ class State(NamedTuple):
 
 
 class Upload(NamedTuple):
-    cluster: Tensor  # [m] f(k)
-    model: Tensor  # [m, d] w_k
-    size: Tensor  # [m] samples m_k
+    cluster: Cluster  # [m] f(k)
+    model: Model  # [m, d] w_k
+    size: Size  # [m] samples m_k
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,25 +66,24 @@ class HypCluster(LocalTraining):
         trial = starts.Trial(
             k=self.k,
             start=start,
-            draw=lambda attempt: start.models(self.k, attempt),
+            draw=start.models,
             losses=partial(steps.ask_losses, self.losses),
             advance=self._advance,
             teach=self._advance,
         )
-        return State(starts.POLICIES[self.start](trial, self.tries, self.start_rounds))
+        return State(starts.begin_models(self.start, trial, self.tries, self.start_rounds))
 
     def round(self, state: State, clients: Clients) -> tuple[State, Info]:
-        fold = ByCluster(self.k, by_size=True)
+        fold = ByCluster(self.k, {"model": "models"}, by_size=True)
         ids, up = clients.run(self.train, fold=fold, models=state.models)
-        return State(up.mean("model", empty=state.models)), Info(ids, up.cluster, self.k)
+        return State(up.mean("model")), Info(ids, up.cluster, self.k, weights=up.weights)
 
     def serve(self, state: State, clients: Clients) -> Serving:
-        ids, up = clients.run(self.choose, models=state.models)
-        return Serving(state.models, ids, up.cluster)
+        return steps.serve_by_choice(self.choose, state.models, clients, models=state.models)
 
     choose, losses = steps.choose, steps.losses
 
-    @on_client
+    @on_client(fold=ByCluster)
     def train(self, cohort: Cohort, models: Tensor) -> Upload:
         chosen = cohort.choose(models)
         return Upload(chosen.cluster, self.local_update(cohort, chosen.model), cohort.size)

@@ -17,6 +17,9 @@ stable-identity broadcast (once identities rest, each client is sent only its ow
 Differences from the paper
 - The default start is `farthest`, not k random models (`start=random`): see `ifca_start.py`.
 - A cluster that nobody chose keeps its model; the paper leaves 0/0 open.
+- m of option I are all clients, whoever answers, as in Algorithm 1. With `weighting=size` a client
+  counts as many times as its n_i is the mean of those who answered.
+- A round that nobody answers changes nothing, and is no round of rest for the stable identities.
 - The authors' FEMNIST code shares a trunk that was trained before and is frozen (`share=frozen`);
   the paper's text trains it jointly (`share=joint`). Both are here.
 """
@@ -34,15 +37,17 @@ from coterie.algorithms import steps
 from coterie.algorithms.ifca_start import initial_models, initial_trunk
 from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.clients import Clients, Each, on_client
-from coterie.core.cohort import Cohort
+from coterie.core.cohort import BestModel, Cohort
 from coterie.core.errors import SettingError
+from coterie.core.fields import Cluster, Model, Size, Update
 from coterie.core.layout import keeps_statistics
 from coterie.core.local_training import LocalTraining, weighting_setting
 from coterie.core.settings import setting
 from coterie.core.shared_trunk import SharedTrunk
 from coterie.core.task import Task
 from coterie.core.validate import at_least, at_most_clients, one_of
-from coterie.vectors.folds import ByCluster, ClusterSums
+from coterie.vectors.cluster_sums import ClusterSums
+from coterie.vectors.folds import ByCluster
 
 
 class State(NamedTuple):
@@ -53,10 +58,17 @@ class State(NamedTuple):
 
 
 class Upload(NamedTuple):
-    cluster: Tensor  # [m] identity j^
-    model: Tensor  # [m, p] theta_i (option II) or g_i (option I)
-    trunk: Tensor  # [m, d - p] the same for the shared trunk, if it is trained
-    size: Tensor  # [m] samples n_i
+    cluster: Cluster  # [m] identity j^
+    model: Model  # [m, p] theta_i
+    trunk: Model  # [m, d - p] the shared trunk, if it is trained
+    size: Size  # [m] samples n_i
+
+
+class Gradients(NamedTuple):
+    cluster: Cluster  # [m] identity j^
+    gradient: Update  # [m, p] g_i
+    trunk: Update  # [m, d - p] that of the shared trunk, if it is trained
+    size: Size  # [m] samples n_i
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +93,16 @@ class IFCA(LocalTraining):
 
     def init(self, start: Start) -> State:
         at_most_clients(self, "k", start.clients)
+        if start.withheld and self.stable:
+            raise SettingError(
+                "`stable` of IFCA must be 0 where clusters are withheld, for who is sent only its "
+                f"own model is known by it, got {self.stable}"
+            )
+        if self.average == "gradients" and self.optimizer != "sgd":
+            raise SettingError(
+                "`optimizer` of IFCA must be sgd where gradients are averaged, since the server "
+                f"makes the step, got {self.optimizer}"
+            )
         if self.average == "gradients" and keeps_statistics(start.task.module):
             raise SettingError(
                 "`average` of IFCA must be models for a network with batch normalisation, whose "
@@ -92,33 +114,52 @@ class IFCA(LocalTraining):
 
     def round(self, state: State, clients: Clients) -> tuple[State, Info]:
         ids, up = self._answers(state, clients)
-        trains_trunk = self.share == "joint"
+        if len(ids) == 0:
+            return state, Info(ids, up.cluster, self.k)
+        trunk = state.trunk
         if self.average == "gradients":
-            step = self.rate(clients.round)
-            step /= clients.population if self.weighting == "equal" else up.weight
-            models = state.models - step * up.sum("model")
-            trunk = state.trunk - step * up.sum("trunk").sum(0) if trains_trunk else state.trunk
+            step = self.rate(clients.round) * len(ids) / (clients.population * up.weight)
+            models = state.models - step * up.sum("gradient")
+            if self.share == "joint":
+                trunk = trunk - step * up.sum("trunk").sum(0)
         else:
-            models = up.mean("model", empty=state.models)
-            trunk = up.pooled_mean("trunk", empty=state.trunk) if trains_trunk else state.trunk
+            models = up.mean("model")
+            if self.share == "joint":
+                trunk = up.pooled_mean("trunk")
+        after = state._replace(models=models, trunk=trunk)
+        info = Info(ids, up.cluster, self.k, weights=up.weights)
+        if up.cluster is None:
+            return after, info
         changed = bool((state.cluster[ids] != up.cluster).any())
         stable = torch.zeros_like(state.stable) if changed else state.stable + 1
         cluster = state.cluster.index_put((ids,), up.cluster)
-        return State(models, trunk, cluster, stable), Info(ids, up.cluster, self.k)
+        return after._replace(cluster=cluster, stable=stable), info
 
     def serve(self, state: State, clients: Clients) -> Serving:
-        ids, up = clients.run(self.choose, models=state.models, trunk=state.trunk)
         models = self.sharing(clients.task).whole(state.models, state.trunk)
-        return Serving(models, ids, up.cluster)
+        sent = {"models": state.models, "trunk": state.trunk}
+        return steps.serve_by_choice(self.choose, models, clients, **sent)
 
-    @on_client
+    @on_client(fold=ByCluster)
     def train(self, cohort: Cohort, models: Tensor, trunk: Tensor) -> Upload:
-        best = cohort.choose(self.sharing(cohort.task).whole(models, trunk))
-        return self._train(cohort, best.model, best.cluster)
+        return self._train(cohort, cohort.choose(self.sharing(cohort.task).whole(models, trunk)))
 
-    @on_client
+    @on_client(fold=ByCluster)
     def train_own(self, cohort: Cohort, model: Tensor, trunk: Tensor, cluster: Tensor) -> Upload:
-        return self._train(cohort, self.sharing(cohort.task).whole(model, trunk), cluster)
+        own = self.sharing(cohort.task).whole(model, trunk)
+        return self._train(cohort, BestModel(cluster, own))
+
+    @on_client(fold=ByCluster)
+    def differentiate(self, cohort: Cohort, models: Tensor, trunk: Tensor) -> Gradients:
+        best = cohort.choose(self.sharing(cohort.task).whole(models, trunk))
+        return self._differentiate(cohort, best)
+
+    @on_client(fold=ByCluster)
+    def differentiate_own(
+        self, cohort: Cohort, model: Tensor, trunk: Tensor, cluster: Tensor
+    ) -> Gradients:
+        own = self.sharing(cohort.task).whole(model, trunk)
+        return self._differentiate(cohort, BestModel(cluster, own))
 
     @on_client
     def choose(self, cohort: Cohort, models: Tensor, trunk: Tensor) -> steps.Choice:
@@ -132,25 +173,36 @@ class IFCA(LocalTraining):
         """What of a model each cluster has of its own: all of it, or the head."""
         return SharedTrunk(task.layout.part("all" if self.share == "none" else self.head))
 
-    def _train(self, cohort: Cohort, model: Tensor, cluster: Tensor) -> Upload:
-        """What clients send that train a whole model each [m, d], that of their cluster."""
+    def _train(self, cohort: Cohort, best: BestModel) -> Upload:
+        """Option II: what clients send that train the whole model of their cluster."""
         sharing, frozen = self.sharing(cohort.task), self.share == "frozen"
-        if self.average == "gradients":
-            trained = cohort.gradient(model, batch=self.batch, weight_decay=self.weight_decay)
-        else:
-            trained = self.local_update(cohort, model, part=sharing.part if frozen else None)
-        own, trunk = sharing.parts(trained)
-        return Upload(cluster, own, trunk[:, :0] if frozen else trunk, cohort.size)
+        part = sharing.part if frozen else None
+        own, trunk = sharing.parts(self.local_update(cohort, best.model, part=part))
+        return Upload(best.cluster, own, trunk[:, :0] if frozen else trunk, cohort.size)
+
+    def _differentiate(self, cohort: Cohort, best: BestModel) -> Gradients:
+        """Option I: what clients send of the gradient at the whole model of their cluster."""
+        own, trunk = self.sharing(cohort.task).parts(self.client_gradient(cohort, best.model))
+        trunk = trunk[:, :0] if self.share == "frozen" else trunk
+        return Gradients(best.cluster, own, trunk, cohort.size)
 
     def _answers(self, state: State, clients: Clients) -> tuple[Tensor, ClusterSums]:
         """Who answered, and the sums of what they sent; identities that rest are not chosen."""
-        fold = ByCluster(self.k, by_size=self.weighting == "size")
-        if not self._identities_rest(state, clients):
-            return clients.run(self.train, fold=fold, models=state.models, trunk=state.trunk)
-        model, cluster = Each(state.models, state.cluster), Each(state.cluster)
-        return clients.run(
-            self.train_own, fold=fold, model=model, trunk=state.trunk, cluster=cluster
+        rest, gradients = self._identities_rest(state, clients), self.average == "gradients"
+        trunk = {"trunk": "trunk"} if self.share == "joint" else {}
+        changed = {"gradient" if gradients else "model": "model" if rest else "models", **trunk}
+        fold = ByCluster(
+            self.k,
+            models={} if gradients else changed,
+            updates=changed if gradients else {},
+            by_size=self.weighting == "size",
         )
+        if not rest:
+            step = self.differentiate if gradients else self.train
+            return clients.run(step, fold=fold, models=state.models, trunk=state.trunk)
+        own = self.differentiate_own if gradients else self.train_own
+        model, cluster = Each(state.models, state.cluster), Each(state.cluster)
+        return clients.run(own, fold=fold, model=model, trunk=state.trunk, cluster=cluster)
 
     def _identities_rest(self, state: State, clients: Clients) -> bool:
         """Whether each client may be sent only the model of the cluster it was last in."""

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from coterie import starts
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 def initial_trunk(ifca: IFCA, start: Start) -> Tensor:
     """The trunk [d - p] of a random model, or of one that FedAvg trained if it is to be frozen."""
+    if ifca.share == "none":
+        return torch.empty(0, dtype=start.task.layout.dtype)
     if ifca.share == "frozen":
         fedavg = FedAvg(**ifca.settings_by_name(), weighting=ifca.weighting)
         model = fedavg.model_after(ifca.trunk_rounds, start)
@@ -45,9 +48,9 @@ def initial_models(ifca: IFCA, state: State, start: Start) -> Tensor:
     trial = starts.Trial(
         k=ifca.k,
         start=start,
-        draw=lambda attempt: sharing.parts(start.models(ifca.k, attempt))[0],
+        draw=lambda *which, **how: sharing.parts(start.models(*which, **how))[0],
         losses=partial(ask_losses, ifca.losses, trunk=state.trunk),
         advance=partial(advance, ifca.average),
         teach=partial(advance, "models"),
     )
-    return starts.POLICIES[ifca.start](trial, ifca.tries, ifca.start_rounds)
+    return starts.begin_models(ifca.start, trial, ifca.tries, ifca.start_rounds)

@@ -34,14 +34,18 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from coterie.algorithms.steps import Choice
+from coterie.algorithms.steps import Choice, ask_cluster
 from coterie.core import seeds
 from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.clients import Clients, on_client
 from coterie.core.cohort import Cohort
 from coterie.core.errors import SettingError
+from coterie.core.fields import Statistic
 from coterie.core.settings import Settings, setting
+from coterie.core.task import Task
 from coterie.core.validate import at_least, one_of
+from coterie.data.federation import Federation
+from coterie.tasks.centre import Centre, count_features
 from coterie.vectors.kmeans import (
     canonical_order,
     centroids,
@@ -61,8 +65,8 @@ class State(NamedTuple):
 
 
 class Upload(NamedTuple):
-    centres: Tensor  # [m, k', d] theta, that with the most samples first
-    number: Tensor  # [m] how many centres there are: at most k'
+    centres: Statistic  # [m, k', d] theta, that with the most samples first
+    number: Statistic  # [m] how many centres there are: at most k'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +82,14 @@ class KFed(Settings):
     )
     tries: int = setting(10, "starts of k-means, of which the best is kept", at_least(1))
 
-    learns: ClassVar[str] = "centres"
     suggests: ClassVar[dict[str, Any]] = {"rounds": 1, "fraction": 1.0}
+
+    def task(self, default: Task, federation: Federation) -> Task:
+        """Centres of samples, in the precision that a network would have had."""
+        if isinstance(default, Centre):
+            return default
+        features, dtype = count_features(federation.train.x), default.layout.dtype
+        return Centre(features, scale=federation.scale, dtype=dtype)
 
     def init(self, start: Start) -> State:
         layout = start.task.layout
@@ -105,9 +115,9 @@ class KFed(Settings):
         return after, Info(ids, nearest_centre(up.centres[:, 0], chosen), self.k)
 
     def serve(self, state: State, clients: Clients) -> Serving:
-        ids, up = clients.run(self.choose, chosen=state.chosen, seed=state.seed)
+        sent = {"chosen": state.chosen, "seed": state.seed}
         label = partial(self.label, chosen=state.chosen, seed=state.seed)
-        return Serving(state.mu, ids, up.cluster, label=label)
+        return Serving(state.mu, *ask_cluster(self.choose, clients, **sent), label=label)
 
     @on_client
     def cluster(self, cohort: Cohort, seed: Tensor) -> Upload:

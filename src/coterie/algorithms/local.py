@@ -21,6 +21,7 @@ from torch import Tensor
 from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.clients import Clients, on_client
 from coterie.core.cohort import Cohort
+from coterie.core.fields import Statistic
 from coterie.core.local_training import LocalTraining
 
 
@@ -31,7 +32,7 @@ class State(NamedTuple):
 
 
 class Upload(NamedTuple):
-    done: Tensor  # [m] that the client has trained
+    done: Statistic  # [m] that the client has trained
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,13 +32,14 @@ from coterie.core.algorithm import REDRAWS, Info, Serving, Start
 from coterie.core.clients import Clients, Each, on_client
 from coterie.core.cohort import Cohort
 from coterie.core.errors import CoterieError, SettingError
+from coterie.core.fields import Model, Size
 from coterie.core.layout import Layout
 from coterie.core.local_training import LocalTraining, weighting_setting
 from coterie.core.settings import setting
 from coterie.core.shared_trunk import SharedTrunk
 from coterie.core.validate import at_least, at_most_clients, fraction
-from coterie.vectors.folds import ByCluster
-from coterie.vectors.kmeans import kmeans, nearest_centre
+from coterie.vectors.folds import ByCluster, NearestCentre, RowSent
+from coterie.vectors.kmeans import kmeans
 
 
 class State(NamedTuple):
@@ -47,13 +48,13 @@ class State(NamedTuple):
 
 
 class Fit(NamedTuple):
-    model: Tensor  # [m, p] w^_i, or the part of it that is clustered
-    size: Tensor  # [m] samples n_i
+    model: Model  # [m, p] w^_i, or the part of it that is clustered
+    size: Size  # [m] samples n_i
 
 
 class Upload(NamedTuple):
-    model: Tensor  # [m, d] w_i
-    size: Tensor  # [m] samples n_i
+    model: Model  # [m, d] w_i
+    size: Size  # [m] samples n_i
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,10 +82,12 @@ class OneShot(LocalTraining):
     def round(self, state: State, clients: Clients) -> tuple[State, Info]:
         k = len(state.models)
         clients, cluster = steps.with_newcomers(self.choose, state.models, state.cluster, clients)
-        fold = ByCluster(k, self.weighting == "size", assign=lambda ids, _: cluster[ids])
+        by_size = self.weighting == "size"
+        fold = ByCluster(k, {"model": "model"}, by_size=by_size, assign=RowSent("model"))
         ids, up = clients.run(self.train, fold=fold, model=Each(state.models, cluster))
+        assert up.cluster is not None  # the server assigns them
         known = state.cluster.index_put((ids,), up.cluster)
-        return State(up.mean("model", empty=state.models), known), Info(ids, up.cluster, k)
+        return State(up.mean("model"), known), Info(ids, up.cluster, k)
 
     def serve(self, state: State, clients: Clients) -> Serving:
         clients, cluster = steps.with_newcomers(self.choose, state.models, state.cluster, clients)
@@ -110,8 +113,9 @@ class OneShot(LocalTraining):
         found = kmeans(points, self.k, seed, tries=self.tries, trim=self.trim)
         cluster = torch.full((clients.population,), -1).index_put((ids,), found.cluster)
         rest = clients.only(clients.ids[~torch.isin(clients.ids, first.ids)])
-        fold = ByCluster(self.k, assign=lambda _, w: nearest_centre(w, found.centres))
+        fold = ByCluster(self.k, assign=NearestCentre("model", found.centres))
         others, near = rest.run(self.fit, fold=fold, model=model)
+        assert near.cluster is not None  # the server assigns them
         cluster = cluster.index_put((others,), near.cluster)
         return State(clustered.whole(found.centres, clustered.parts(model)[1]), cluster)
 
@@ -125,7 +129,7 @@ class OneShot(LocalTraining):
             w = self.local_update(cohort, w)
         return Fit(clustered_part(cohort.task.layout, self.part).parts(w)[0], cohort.size)
 
-    @on_client
+    @on_client(fold=ByCluster)
     def train(self, cohort: Cohort, model: Tensor) -> Upload:
         cohort = self.training_samples(cohort)
         return Upload(self.local_update(cohort, model), cohort.size)

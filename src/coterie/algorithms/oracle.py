@@ -22,6 +22,7 @@ from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.clients import Clients, Each, on_client
 from coterie.core.cohort import Cohort
 from coterie.core.errors import DataError
+from coterie.core.fields import Cluster, Model, Size
 from coterie.core.local_training import LocalTraining, weighting_setting
 from coterie.vectors.folds import ByCluster
 
@@ -32,9 +33,9 @@ class State(NamedTuple):
 
 
 class Upload(NamedTuple):
-    cluster: Tensor  # [m] c(i)
-    model: Tensor  # [m, d] w_i
-    size: Tensor  # [m] samples n_i
+    cluster: Cluster  # [m] c(i)
+    model: Model  # [m, d] w_i
+    size: Size  # [m] samples n_i
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,18 +47,17 @@ class Oracle(LocalTraining):
     def init(self, start: Start) -> State:
         if start.truth is None:
             raise DataError("oracle needs a federation whose true clusters are known")
-        return State(start.models(int(start.truth.max()) + 1), start.truth)
+        return State(start.models(int(start.truth.max()) + 1, distinct=False), start.truth)
 
     def round(self, state: State, clients: Clients) -> tuple[State, Info]:
         k = len(state.models)
         ids, up = clients.run(
             self.train,
-            fold=ByCluster(k, by_size=self.weighting == "size"),
+            fold=ByCluster(k, {"model": "model"}, by_size=self.weighting == "size"),
             model=Each(state.models, state.cluster),
             cluster=Each(state.cluster),
         )
-        models = up.mean("model", empty=state.models)
-        return State(models, state.cluster), Info(ids, up.cluster, k)
+        return State(up.mean("model"), state.cluster), Info(ids, up.cluster, k)
 
     def serve(self, state: State, clients: Clients) -> Serving:
         clients, cluster = steps.with_newcomers(self.choose, state.models, state.cluster, clients)
@@ -65,6 +65,6 @@ class Oracle(LocalTraining):
 
     choose = steps.choose
 
-    @on_client
+    @on_client(fold=ByCluster)
     def train(self, cohort: Cohort, model: Tensor, cluster: Tensor) -> Upload:
         return Upload(cluster, self.local_update(cohort, model), cohort.size)

@@ -32,6 +32,7 @@ from torch import Tensor
 from coterie.core.algorithm import Info, Serving, Start
 from coterie.core.clients import Clients, on_client
 from coterie.core.cohort import Cohort
+from coterie.core.fields import Cluster, Model, Size
 from coterie.core.local_training import GradientSettings, weighting_setting
 from coterie.core.settings import setting
 from coterie.core.validate import above, at_least
@@ -43,9 +44,9 @@ class State(NamedTuple):
 
 
 class Upload(NamedTuple):
-    cluster: Tensor  # [m] always 0: there is one common start
-    model: Tensor  # [m, d] w_i
-    size: Tensor  # [m] samples n_i
+    cluster: Cluster  # [m] always 0: there is one common start
+    model: Model  # [m, d] w_i
+    size: Size  # [m] samples n_i
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,16 +62,16 @@ class PerFedAvg(GradientSettings):
         return State(start.models(1)[0])
 
     def round(self, state: State, clients: Clients) -> tuple[State, Info]:
-        fold = ByCluster(1, by_size=self.weighting == "size")
+        fold = ByCluster(1, {"model": "model"}, by_size=self.weighting == "size")
         ids, up = clients.run(self.train, fold=fold, model=state.model)
-        model = up.pooled_mean("model", empty=state.model)
+        model = up.pooled_mean("model")
         return State(model), Info(ids, ids, clients.population)
 
     def serve(self, state: State, clients: Clients) -> Serving:
         models = state.model.expand(len(clients.ids), -1)
         return Serving(models, clients.ids, torch.arange(len(clients.ids)), adapt=self.adapt)
 
-    @on_client
+    @on_client(fold=ByCluster)
     def train(self, cohort: Cohort, model: Tensor) -> Upload:
         model = model.expand(len(cohort), -1)
         for _ in range(self.steps):
@@ -82,7 +83,11 @@ class PerFedAvg(GradientSettings):
         if self.adapt_steps == 0:
             return model
         return cohort.descend(
-            model, lr=self.adapt_lr, steps=self.adapt_steps, weight_decay=self.weight_decay
+            model,
+            lr=self.adapt_lr,
+            steps=self.adapt_steps,
+            weight_decay=self.weight_decay,
+            clip=self.clip,
         )
 
     def _meta_step(self, cohort: Cohort, model: Tensor) -> Tensor:
@@ -97,5 +102,10 @@ class PerFedAvg(GradientSettings):
     def _step(self, cohort: Cohort, model: Tensor, lr: float) -> Tensor:
         """One gradient step of each client on a batch of its own."""
         return cohort.descend(
-            model, lr=lr, steps=1, batch=self.batch, weight_decay=self.weight_decay
+            model,
+            lr=lr,
+            steps=1,
+            batch=self.batch,
+            weight_decay=self.weight_decay,
+            clip=self.clip,
         )

@@ -7,26 +7,29 @@ body of its class, `choose = steps.choose`, so that a step is always one of an a
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from coterie.core.algorithm import Serving
 from coterie.core.clients import Clients, on_client
 from coterie.core.cohort import Cohort
+from coterie.core.fields import Cluster, Loss
 from coterie.core.local_training import LocalTraining
 
 
 class Choice(NamedTuple):
-    cluster: Tensor  # [m] model with the lowest loss
+    cluster: Cluster  # [m] model with the lowest loss
 
 
 class Losses(NamedTuple):
-    loss: Tensor  # [m, k] mean loss under each model
+    loss: Loss  # [m, k] mean loss under each model
 
 
 class HeldOutLoss(NamedTuple):
-    loss: Tensor  # [m] mean loss on the samples held out
+    loss: Loss  # [m] mean loss on the samples held out
 
 
 @on_client
@@ -57,10 +60,30 @@ def with_newcomers(
     cluster = torch.cat([known, known.new_full((max(0, unseen),), -1)])
     new = ids[cluster[ids] < 0]
     if len(new):
-        answered, up = clients.only(new).run(choose, models=models)
-        if len(answered):
-            cluster[answered] = up.cluster
+        answered, chosen = ask_cluster(choose, clients.only(new), models=models)
+        cluster[answered] = chosen
     return clients.only(ids[cluster[ids] >= 0]), cluster
+
+
+def ask_cluster(
+    step: Callable[..., Choice], clients: Clients, **sent: Any
+) -> tuple[Tensor, Tensor]:
+    """Who answered [a], and the cluster that each of them chose [a]."""
+    ids, up = clients.run(step, **sent)
+    return ids, up.cluster if len(ids) else torch.zeros_like(ids)
+
+
+def serve_by_choice(
+    step: Callable[..., Choice], models: Tensor, clients: Clients, **sent: Any
+) -> Serving:
+    """Each client is served the one of models [k, d] that it chooses by a client step.
+
+    Where the server is not told, clients choose only when they use it.
+    """
+    if clients.withheld:
+        unknown = torch.full_like(clients.ids, -1)
+        return Serving(models, clients.ids, unknown, choose=partial(step, **sent))
+    return Serving(models, *ask_cluster(step, clients, **sent))
 
 
 def ask_losses(

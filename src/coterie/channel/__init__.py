@@ -1,5 +1,6 @@
-"""What lies between the server and its clients: metering, lost replies, the count of replies.
+"""What lies between the server and its clients.
 
-Each is a wrapper around `Clients` that algorithms do not notice. It looks at replies by wrapping
-the fold that takes them in, so that it works wherever the folding happens.
+What changes or drops uploads is a filter (`core/clients.py`): plain data in the channel of a call,
+applied where uploads arise, before they are folded. What only watches is a listener on the server.
+Algorithms notice neither.
 """

@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from coterie.channel.tap import Filter, Tap
 from coterie.core import seeds
-from coterie.core.clients import Clients
+from coterie.core.clients import Call
 
 
-class LostReplies(Tap):
-    """Loses each reply with probability `rate`, by (seed, round, client, call)."""
+@dataclass(frozen=True)
+class LoseReplies:
+    """A filter that loses each reply with probability `rate`, by (seed, round, call, client)."""
 
-    def __init__(self, inner: Clients, rate: float, address: tuple[int | str, ...]) -> None:
-        super().__init__(inner)
-        self.rate = rate
-        self.address = address
-        self._calls = [0]  # shared with the narrowed views, so that no two calls lose the same
+    rate: float
 
-    def filter(self, step: Callable[..., Any], message: dict[str, Any]) -> Filter:
-        call, rate, address = self._calls[0], self.rate, self.address
-        self._calls[0] += 1
-
-        def lose(ids: Tensor, upload: Any) -> tuple[Tensor, Any]:
-            draws = [
-                torch.rand((), generator=seeds.generator(*address, "lost", call, i)).item()
-                for i in ids.tolist()
-            ]
-            arrives = torch.tensor(draws) >= rate
-            return ids[arrives], type(upload)(*(value[arrives] for value in upload))
-
-        return lose
+    def apply(self, call: Call, ids: Tensor, upload: Any) -> tuple[Tensor, Any]:
+        *address, number = call.address
+        draws = [
+            torch.rand((), generator=seeds.generator(*address, "lost", number, i)).item()
+            for i in ids.tolist()
+        ]
+        arrives = torch.tensor(draws) >= self.rate
+        return ids[arrives], type(upload)(*(value[arrives] for value in upload))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, get_type_hints
 
+from coterie.core.clients import declared_fold, is_client_step
 from coterie.core.errors import SettingError, did_you_mean
+from coterie.core.fields import Role, field_of_role
 from coterie.experiment.settings import NetworkChoice, RunSettings, settings_of
 from coterie.registry import ALGORITHMS, FEDERATIONS, NETWORKS, SHELVES
 
@@ -99,24 +101,40 @@ def settings_table(*owners: type, values: Mapping[str, Any] | None = None) -> st
 
 def messages_table(kind: type[Any]) -> str:
     """For every client step, what a client downloads and what it uploads; nothing else crosses."""
-    state = get_type_hints(kind.init)["return"]
+    state = get_type_hints(kind.init).get("return", object)
     lines = []
     inherited = {name: step for base in reversed(kind.__mro__) for name, step in vars(base).items()}
     for name, step in inherited.items():
-        if not getattr(step, "__on_client__", False):
+        if not is_client_step(step):
             continue
-        upload = get_type_hints(step)["return"]
+        upload = get_type_hints(step).get("return")
         fields = getattr(upload, "_fields", ())
-        sent, kept = dict(field_comments(upload)) if fields else {}, dict(field_comments(state))
+        sent = dict(field_comments(upload)) if upload is not None and fields else {}
+        kept = dict(field_comments(state))
         arguments = [a for a in inspect.signature(step).parameters if a not in ("self", "cohort")]
         lines.append(f"  {name}")
         for a in arguments if fields else []:
             one_of_many = f"one of {a}s {kept[a + 's']}" if a + "s" in kept else ""
             lines.append(f"    down  {a:8} {kept.get(a, one_of_many)}".rstrip())
         lines += [f"    up    {field:8} {sent.get(field, '')}".rstrip() for field in fields]
-        if not fields:
-            lines.append("    nothing crosses: what it makes stays with the client")
+        lines.append(f"    {what_is_seen(step, upload)}")
     return "\n".join(lines)
+
+
+def what_is_seen(step: Callable[..., Any], upload: type | None) -> str:
+    """What the server sees of the uploads of a client step."""
+    if upload is None:
+        return "what goes up is not declared: the step has no return annotation"
+    if not getattr(upload, "_fields", ()):
+        return "nothing crosses: what it makes stays with the client"
+    fold = declared_fold(step)
+    if fold is None:
+        return "the server sees every client's upload"
+    told: tuple[Role, ...] = getattr(fold, "per_client", ())
+    # What an upload does not say, as a cluster, the fold finds out.
+    names = [field_of_role(upload, role) or role.value for role in told]
+    beside = f", and of each client: {', '.join(names)}" if names else ""
+    return f"the server sees sums over clients{beside}"
 
 
 def field_comments(owner: type) -> list[tuple[str, str]]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -12,10 +11,12 @@ from torch import Tensor
 
 from coterie.core import seeds
 from coterie.core.clients import Clients
-from coterie.core.errors import CoterieWarning, SettingError
+from coterie.core.errors import CoterieError, SettingError
 from coterie.core.task import Task
 
 REDRAWS = 20  # draws that may coincide by chance, as of a few coin flips
+
+MIXTURE_ERROR = 1e-3  # by which shares may miss 1
 
 State = TypeVar("State", bound=tuple[Any, ...])
 
@@ -29,50 +30,58 @@ class ClientSampler(Protocol):
 
 @dataclass(frozen=True)
 class Start:
-    """What an algorithm begins with: random models, clients to ask, for the oracle the truth."""
+    """What an algorithm begins with: its first models, clients to ask, for the oracle the truth."""
 
     sampler: ClientSampler
     task: Task
     clients: int  # how many there are, m
     seed: int
+    withheld: bool = False  # whether the server is not told which client is in which cluster
     truth: Tensor | None = None  # [m] true clusters; for reference methods only
+    initial: Tensor | None = None  # [j, d] the models to begin with; None: the task draws them
+    asked: list[int] = field(default_factory=list)  # how many models were asked for, each time
 
-    def models(self, count: int, attempt: int = 0) -> Tensor:
-        """`count` independent random models [count, d]; another `attempt`, other models."""
+    def models(self, count: int, attempt: int = 0, *, distinct: bool = True) -> Tensor:
+        """`count` models to begin with [count, d]; another `attempt`, other draws.
+
+        They are those of `initial`, if it has as many, or draws of the task. Where only one can be
+        had, for the network brings its weights, several are refused unless they need not be
+        `distinct`.
+        """
+        self.asked.append(count)
+        if self.initial is not None and len(self.initial) not in (1, count):
+            raise SettingError(
+                f"`initial` has {len(self.initial)} models, but the algorithm begins with {count}"
+            )
+        if self.initial is not None and len(self.initial) == count:
+            return self.initial.clone()
         draws: list[Tensor] = []
         for j in range(count):
-            for again in range(REDRAWS):
-                seed = seeds.generator(self.seed, "model", attempt, j, again)
-                draw = self.task.draw(seed)
-                if not any(torch.equal(draw, other) for other in draws):
-                    break
-            else:
+            draw = self._draw(j, attempt, draws)
+            if draw is None and distinct:
                 raise SettingError(
-                    "the draws of the starting model are identical, so that all clusters would "
-                    "stay alike: pass a function that builds the network instead of the network"
+                    f"{count} models cannot begin differently with a network that brings its "
+                    "weights, and would stay alike: pass a function that builds the network anew, "
+                    "or choose a start that needs one model, such as start=farthest"
                 )
-            draws.append(draw)
-        if count > 1:
-            self._warn_of_layers_that_start_alike(draws[0], draws[1])
+            draws.append(draws[0] if draw is None else draw)
         return torch.stack(draws)
 
-    def _warn_of_layers_that_start_alike(self, one: Tensor, other: Tensor) -> None:
-        layout = self.task.layout
-        first, second = layout.unflatten(one), layout.unflatten(other)
-        # A constant start, as of a bias, is meant to be the same in every draw.
-        alike = [
-            name
-            for name in layout.trained
-            if torch.equal(first[name], second[name])
-            and not (first[name] == first[name].max()).all()
-        ]
-        if alike:
-            warnings.warn(
-                f"{', '.join(alike)} cannot be drawn anew and start alike in all models: pass a "
-                "function that builds the network instead of the network",
-                CoterieWarning,
-                stacklevel=3,
-            )
+    @property
+    def brings_weights(self) -> bool:
+        """Whether there is only one model to begin with, however often it is drawn."""
+        one = self._draw(0, 0, [])
+        assert one is not None
+        return self._draw(0, 1, [one]) is None
+
+    def _draw(self, j: int, attempt: int, others: list[Tensor]) -> Tensor | None:
+        """Model j [d], unlike the `others`; None if all draws are like one of them."""
+        for again in range(REDRAWS):
+            generator = seeds.generator(self.seed, "model", attempt, j, again)
+            draw = self.task.draw(generator) if self.initial is None else self.initial[0]
+            if not any(torch.equal(draw, other) for other in others):
+                return draw
+        return None
 
     def sample(self, round: int, at_least: int = 1) -> Clients:
         """The clients that take part in a round before the first, or more if that is too few."""
@@ -87,8 +96,10 @@ class Info(NamedTuple):
     """Of interest about a round, but not needed to go on."""
 
     ids: Tensor  # [a] the clients that answered
-    cluster: Tensor  # [a] the cluster each was in
+    cluster: Tensor | None  # [a] the cluster each was in; None: the server does not know
     clusters: int  # how many clusters the algorithm keeps
+    metrics: Mapping[str, float] = {}
+    weights: Tensor | None = None  # [k] of the clusters in this round, where that is all it knows
 
 
 class Serving(NamedTuple):
@@ -99,7 +110,11 @@ class Serving(NamedTuple):
     memory, and that model does not leave it. With `label`, a client step
     `label(cohort, models) -> [m, n]`, every sample has a model of its own choice instead: the step
     says which, and that does not leave the client either. `cluster` is then where most of the
-    client is.
+    client is. With a `mixture`, client `ids[a]` uses all models together: what they predict is
+    mixed, as the task says how, in the shares of its row, which are at least 0 and sum to 1; its
+    cluster is that of its largest share, whatever `cluster` says, which may be None. Where the
+    server is not told which client is in which cluster, that is -1 for all, and they choose for
+    themselves when they are scored, by the client step `choose(cohort)`, which gives `cluster`.
     """
 
     models: Tensor  # [k, d]
@@ -107,12 +122,43 @@ class Serving(NamedTuple):
     cluster: Tensor  # [a]
     adapt: Callable[..., Tensor] | None = None
     label: Callable[..., Tensor] | None = None
+    mixture: Tensor | None = None  # [a, k] shares of the models
+    choose: Callable[..., Any] | None = None
+    chosen_by: str = "train"  # the part of its data by which a client chooses
+
+    def for_clients(self, chosen: Tensor) -> Serving:
+        """The same for the clients that a mask [a] chooses."""
+        mixture = None if self.mixture is None else self.mixture[chosen]
+        return self._replace(ids=self.ids[chosen], cluster=self.cluster[chosen], mixture=mixture)
 
 
 class Algorithm(Protocol[State]):
-    """A method of federated learning. Its settings are the fields of a frozen dataclass."""
+    """A method of federated learning. Its settings are the fields of a frozen dataclass.
+
+    It may name its task, `task(default, federation) -> Task`: what it learns on a federation where
+    others would learn `default`.
+    """
 
     def init(self, start: Start) -> State: ...
     def round(self, state: State, clients: Clients) -> tuple[State, Info]: ...
     def serve(self, state: State, clients: Clients) -> Serving:
         """Give each of `clients` a model, also one that never took part in a round."""
+
+
+def serve_clients(algorithm: Algorithm[State], state: State, clients: Clients) -> Serving:
+    """Whom an algorithm serves what; the cluster of a mixture is that of the largest share."""
+    serving = algorithm.serve(state, clients)
+    shares = serving.mixture
+    if shares is None:
+        return serving
+    name, expected = type(algorithm).__name__, [len(serving.ids), len(serving.models)]
+    if list(shares.shape) != expected:
+        raise CoterieError(
+            f"the mixture that {name} serves must be {expected}, a row for each client and a "
+            f"share for each model, got {list(shares.shape)}"
+        )
+    if bool((shares < 0).any()) or bool(((shares.sum(1) - 1).abs() > MIXTURE_ERROR).any()):
+        raise CoterieError(f"the shares that {name} serves must be at least 0 and sum to 1")
+    if serving.adapt is not None or serving.label is not None:
+        raise CoterieError(f"{name} must serve a mixture, or adapt or label, not both")
+    return serving._replace(cluster=shares.argmax(1))

@@ -8,13 +8,15 @@ downloads, the fields of the `NamedTuple` it returns are what it uploads; nothin
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeVar, overload
+from functools import partial
+from typing import Any, NamedTuple, Protocol, Self, TypeVar, overload, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from coterie.core.fields import Role
 from coterie.core.task import Task
 from coterie.tensors.lazy import dense, select_rows
 
@@ -23,16 +25,41 @@ Upload = TypeVar("Upload", bound=tuple[Any, ...])
 Result = TypeVar("Result", covariant=True)
 
 
-def on_client(step: Step) -> Step:
+@overload
+def on_client(step: Step) -> Step: ...
+@overload
+def on_client(*, fold: type[Fold[Any]]) -> Callable[[Step], Step]: ...
+def on_client(step: Any = None, *, fold: type[Fold[Any]] | None = None) -> Any:
     """Mark a method, or a function that algorithms share, as a client step.
 
     It is called as `step(self, cohort, **download) -> NamedTuple`, `self` being the algorithm.
 
     A step is written for a cohort: every tensor it returns has a leading client axis. It must not
     mix clients and must not change its arguments; `coterie.checks` proves both.
+
+    Without a `fold` the server sees the upload of every client. `@on_client(fold=ByCluster)`
+    promises that it only ever sees what such a fold lets through, and holds every call to it.
     """
+    if step is None:
+        return partial(mark_client_step, fold=fold)
+    return mark_client_step(step, fold=None)
+
+
+def mark_client_step(step: Step, fold: type[Fold[Any]] | None) -> Step:
+    """A function marked as a client step whose uploads go through a kind of fold, or are seen."""
     step.__on_client__ = True  # type: ignore[attr-defined]
+    step.__fold__ = fold  # type: ignore[attr-defined]
     return step
+
+
+def is_client_step(step: Any) -> bool:
+    """Whether something is marked `@on_client`."""
+    return getattr(step, "__on_client__", False)
+
+
+def declared_fold(step: Callable[..., Any]) -> type[Fold[Any]] | None:
+    """The kind of fold that all uploads of a step go through; None: the server sees each."""
+    return getattr(step, "__fold__", None)
 
 
 def step_name(step: Callable[..., Any]) -> str:
@@ -63,11 +90,43 @@ class Each:
         index = self.index[places]
         return select_rows(self.rows, index) if self.rows.dim() == 2 else self.rows[index]
 
+    def index_for(self, ids: Tensor) -> Tensor:
+        """Which of the shared rows clients `ids` receive, [len(ids)]."""
+        assert self.index is not None, "clients that have rows of their own share none"
+        return self.index[ids if self.ids is None else torch.searchsorted(self.ids, ids)]
+
     def for_clients(self, ids: Tensor) -> Each:
         """What of this goes to clients `ids`; models that they share are sent once."""
         if self.index is None:
             return Each(dense(self.rows)[ids], None, ids)
         return Each(dense(self.rows), self.index[ids], ids)
+
+
+class Traffic(NamedTuple):
+    """What arrived of some clients at once."""
+
+    replies: int
+    bytes: dict[str, int]  # of each field, of all of them
+
+
+class Filter(Protocol):
+    """Changes or drops uploads on their way: plain data, applied where uploads arise.
+
+    That is in a chunk of the simulator, in a Ray actor or on a node, before anything is folded.
+    """
+
+    def apply(self, call: Call, ids: Tensor, upload: Any) -> tuple[Tensor, Any]:
+        """What becomes of the uploads of clients `ids`: whose are left, and what they are."""
+
+
+class Listener(Protocol):
+    """Follows the traffic of calls, on the server only."""
+
+    def on_call(self, call: Call) -> None:
+        """Clients are about to be asked."""
+
+    def on_replies(self, call: Call, traffic: Traffic) -> None:
+        """Some of them have replied; what was lost on the way does not count."""
 
 
 class Call(NamedTuple):
@@ -79,19 +138,53 @@ class Call(NamedTuple):
     address: tuple[int | str, ...]  # where the randomness of the step begins, the seed first
     message: dict[str, Any]  # what they are sent
     trains: bool = True  # False: nothing that clients keep may change
+    channel: tuple[Filter, ...] = ()  # what uploads go through, in this order
+    listener: Listener | None = None
 
 
 class Fold(Protocol[Result]):
     """Takes uploads in as they arrive, so that memory does not grow with the number of clients.
 
-    The chunked simulator, shards that are merged later and a server on a network use the same four
-    operations. `total` is whatever the fold likes it to be.
+    A fold is a frozen dataclass of plain data, so that it can be sent to where uploads arise. The
+    chunked simulator, shards that are merged later and a server on a network use the same four
+    operations. `total` is whatever the fold likes it to be, `sent` the message of the call.
     """
 
     def start(self) -> Any: ...
-    def add(self, total: Any, ids: Tensor, upload: Any) -> Any: ...
+    def add(self, total: Any, ids: Tensor, upload: Any, sent: Mapping[str, Any]) -> Any: ...
     def merge(self, one: Any, other: Any) -> Any: ...
-    def finish(self, total: Any) -> Result: ...
+    def finish(self, total: Any, sent: Mapping[str, Any], floor: float = 0.0) -> Result:
+        """The result; a weight of at most `floor` counts as nobody's."""
+
+
+TermShapes = dict[str, tuple[tuple[int, ...], torch.dtype]]
+
+
+@runtime_checkable
+class LinearFold(Fold[Result], Protocol[Result]):
+    """A fold that only adds: what each client adds to the sums are its terms.
+
+    So partial folds can be made anywhere, and be clipped, noised or masked without knowing whose.
+    """
+
+    @property
+    def per_client(self) -> tuple[Role, ...]:
+        """The roles of what the result may tell of single clients, besides the sums."""
+
+    def without_clients(self) -> Self | None:
+        """The same fold, which tells nothing of single clients; None if it cannot do without."""
+
+    def term_shapes(self, sent: Mapping[str, Any]) -> TermShapes:
+        """The shape and type of every term, known before anybody answers."""
+
+    def terms(self, ids: Tensor, upload: Any, sent: Mapping[str, Any]) -> dict[str, Tensor]:
+        """What each client adds to the sums: for every term [m, ...]."""
+
+    def bound(self, limits: Mapping[str, float], largest_weight: float = 1.0) -> float:
+        """The largest norm of one client's terms, taken together.
+
+        `limits` are the largest norms of what the fields of a client are displaced by.
+        """
 
 
 class Clients(Protocol):
@@ -113,6 +206,10 @@ class Clients(Protocol):
     def task(self) -> Task:
         """What a flat parameter vector means."""
 
+    @property
+    def withheld(self) -> bool:
+        """Whether the server is not told which client is in which cluster."""
+
     def only(self, ids: Tensor) -> Clients:
         """The same clients, narrowed to `ids`."""
 
@@ -126,19 +223,55 @@ class Clients(Protocol):
     ) -> tuple[Tensor, Result]: ...
 
 
+class Replies:
+    """The replies to a call as they arrive: through the channel and the listener into the fold.
+
+    `sent` is the message of the call, on the device where uploads are folded.
+    """
+
+    def __init__(self, call: Call, fold: Fold[Any], sent: Mapping[str, Any] | None = None) -> None:
+        self.call, self.fold = call, fold
+        self.sent = call.message if sent is None else sent
+        self.total = fold.start()
+        self._arrived: list[Tensor] = []
+
+    def add(self, ids: Tensor, upload: Any) -> None:
+        """Take in what clients `ids` sent."""
+        for each in self.call.channel:
+            if len(ids):
+                ids, upload = each.apply(self.call, ids, upload)
+        if not len(ids):
+            return
+        if self.call.listener is not None:
+            sizes = {n: v.numel() * v.element_size() for n, v in upload._asdict().items()}
+            self.call.listener.on_replies(self.call, Traffic(len(ids), sizes))
+        self._arrived.append(ids)
+        self.total = self.fold.add(self.total, ids, upload, self.sent)
+
+    @property
+    def ids(self) -> Tensor:
+        """Whose replies arrived, increasing."""
+        return torch.cat([torch.arange(0), *self._arrived]).sort().values
+
+
+@dataclass(frozen=True)
 class Stacked:
     """The fold that folds nothing: every upload, in increasing order of client id."""
 
     def start(self) -> list[tuple[Tensor, Any]]:
         return []
 
-    def add(self, total: list[tuple[Tensor, Any]], ids: Tensor, upload: Any) -> Any:
+    def add(
+        self, total: list[tuple[Tensor, Any]], ids: Tensor, upload: Any, sent: Mapping[str, Any]
+    ) -> Any:
         return [*total, (ids, type(upload)(*map(dense, upload)))]
 
     def merge(self, one: list[tuple[Tensor, Any]], other: list[tuple[Tensor, Any]]) -> Any:
         return one + other
 
-    def finish(self, total: list[tuple[Tensor, Any]]) -> Any:
+    def finish(
+        self, total: list[tuple[Tensor, Any]], sent: Mapping[str, Any], floor: float = 0.0
+    ) -> Any:
         if not total:
             return None
         order = torch.cat([ids for ids, _ in total]).argsort()
@@ -153,4 +286,4 @@ def merge_answers(*answers: tuple[Tensor, Any]) -> tuple[Tensor, Any]:
     Clients are in increasing order of id; the upload is None if nobody answered.
     """
     ids = torch.cat([torch.arange(0), *(ids for ids, _ in answers)]).sort().values
-    return ids, Stacked().finish([(ids, upload) for ids, upload in answers if len(ids)])
+    return ids, Stacked().finish([(ids, upload) for ids, upload in answers if len(ids)], {})

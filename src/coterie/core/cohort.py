@@ -7,25 +7,31 @@ the engine's kernel does them in the fastest way that is exact for the task at h
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from coterie.core import seeds
+from coterie.core.batches import batches_of_clients
+from coterie.core.errors import CoterieError, CoterieWarning
+from coterie.core.kernel import ClientSeeds, Descent, Kernel, Minimisation, Objective, StepRule
+from coterie.core.layout import keeps_statistics
+from coterie.core.samples import as_batch
 from coterie.core.task import Task
 from coterie.tensors.devices import CPU
-from coterie.tensors.lazy import to_device
+from coterie.tensors.lazy import dense, select_rows, to_device
+from coterie.tensors.optimizers import clip_norms
 
 
 class Rows(NamedTuple):
     """Samples of a cohort, padded to the longest client; padding never changes a result."""
 
-    x: Tensor  # [m, n, ...]
-    y: Tensor  # [m, n]
+    x: Any  # [m, n, ...]; `Indexed` (core/samples.py) where a sample is more than one tensor
+    y: Any  # [m, n], with further axes where a target has some; `Indexed` for sequences of targets
     size: Tensor  # [m] rows that count; those behind them are padding
 
     @property
@@ -58,48 +64,6 @@ class Rows(NamedTuple):
             yield clients, Rows(*(part[clients] for part in self))
 
 
-class Seeds(Protocol):
-    """A seed for each client of a cohort."""
-
-    def __getitem__(self, i: int, /) -> int: ...
-
-
-@dataclass(frozen=True)
-class ClientSeeds:
-    """Seeds that are derived only when a network that draws asks for them; most never do."""
-
-    address: tuple[int | str, ...]
-    ids: Tensor  # [m]
-
-    def __getitem__(self, i: int) -> int:
-        return seeds.derive(*self.address, int(self.ids[i]), "noise")
-
-
-class Descent(NamedTuple):
-    """One call of `Cohort.descend`, as a kernel needs it."""
-
-    lr: float  # step size
-    steps: list[int]  # [m] gradient steps of each client
-    # m of [steps, b], on the CPU: the rows of each step, -1 for none; None: all
-    batches: list[Tensor] | None
-    seeds: Seeds  # [m] for networks that draw, as dropout does
-    part: Tensor | None  # [d] the coordinates that move; None: all
-    pull: Tensor | None  # [d] strength of the pull towards the anchor; None: no pull
-    anchor: Tensor | None  # [m, d]
-    weight_decay: float  # strength of the pull towards zero
-    # [m] whose samples the rows are, if they are all that these clients have; None: only some
-    ids: Tensor | None = None
-
-    def slice_clients(self, clients: slice) -> Descent:
-        """The same for some of the clients, for networks that do not draw."""
-        return self._replace(
-            steps=self.steps[clients],
-            batches=None if self.batches is None else self.batches[clients],
-            anchor=None if self.anchor is None else self.anchor[clients],
-            ids=None if self.ids is None else self.ids[clients],
-        )
-
-
 class BestModel(NamedTuple):
     """The model with the lowest loss on each client's data."""
 
@@ -107,23 +71,14 @@ class BestModel(NamedTuple):
     model: Tensor  # [m, d] the model itself
 
 
-class Kernel(Protocol):
-    """How the work on a cohort is done. All kernels agree to rounding."""
+class OptimizerState:
+    """What optimisers carry from one call of `Cohort.minimise` to the next; empty before the first.
 
-    def losses(self, models: Tensor, rows: Rows) -> Tensor:
-        """Mean losses [m, k] of models [k, d] shared by all clients, or [m, k, d] of their own."""
+    `rows` [m, s] may be kept by the clients (`Cohort.keep`) to go on from in another round.
+    """
 
-    def choose(self, models: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Which of models [k, d] has each client's lowest mean loss [m], and that model [m, d]."""
-
-    def gradient(self, models: Tensor, rows: Rows, seeds: Seeds) -> Tensor:
-        """Gradients [m, d] of each client's mean loss at its own model [m, d]."""
-
-    def descend(self, start: Tensor, rows: Rows, descent: Descent) -> Tensor:
-        """Each client's model [m, d] after gradient descent from its row of `start`."""
-
-    def score(self, models: Tensor, rows: Rows) -> Tensor:
-        """The task's sums [m, s] for each client under its own model [m, d]."""
+    def __init__(self, rows: Tensor | None = None) -> None:
+        self.rows = rows
 
 
 class Memory(Protocol):
@@ -169,10 +124,13 @@ class Cohort:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """The features [n_i, ...] and targets [n_i] of one client after another."""
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        """The features [n_i, ...] and targets [n_i] of one client after another.
+
+        Sequences come `Padded`, several inputs as `Inputs` (core/samples.py).
+        """
         for x, y, size in zip(self._rows.x, self._rows.y, self._sizes, strict=True):
-            yield x[:size], y[:size]
+            yield as_batch(x[:size]), as_batch(y[:size])
 
     @property
     def size(self) -> Tensor:
@@ -184,47 +142,143 @@ class Cohort:
         sizes: list[int] = self._rows.size.tolist()
         return sizes
 
+    @property
+    def mask(self) -> Tensor:
+        """Which rows count, [m, n]: clients with fewer than n samples are padded."""
+        return self._rows.mask
+
+    def generators(self, purpose: str) -> list[torch.Generator]:
+        """A generator for each client, m of them, on the CPU.
+
+        What it draws depends on the step, the client and the purpose alone: a client draws the same
+        in any company. Asked again for the same purpose in the same step, it begins anew.
+        """
+        return [seeds.generator(*self._address, i, purpose) for i in self._ids.tolist()]
+
     def loss(self, models: Tensor) -> Tensor:
         """The mean loss [m, k] of each client under models [k, d], or under its own [m, k, d].
 
-        A model that has diverged has infinite loss, never NaN, so that nobody chooses it.
+        A model that has diverged has infinite loss, never NaN, so that nobody chooses it; so has
+        every model where a client has no sample.
         """
+        here = self._with_data
         with torch.no_grad():
-            return nan_to_inf(self._kernel.losses(models, self._rows))
+            if here is None:
+                return nan_to_inf(self._kernel.losses(models, self._rows))
+            losses = models.new_full((len(self), models.shape[-2]), torch.inf)
+            if len(here):
+                own = models if models.dim() == 2 else models[here]
+                losses[here] = self.subset(here).loss(own)
+            return losses
+
+    def losses(self, models: Tensor) -> Tensor:
+        """The loss [m, n, k] of every sample under models [k, d], or a client's own [m, k, d].
+
+        Rows outside `mask` have loss 0; elsewhere a model that has diverged has infinite loss.
+        """
+        here = self._with_data
+        with torch.no_grad():
+            if here is None:
+                losses = nan_to_inf(self._kernel.sample_losses(models, self._rows))
+                return torch.where(self.mask[:, :, None], losses, 0.0)
+            losses = models.new_zeros(*self.mask.shape, models.shape[-2])
+            if len(here):
+                own = models if models.dim() == 2 else models[here]
+                losses[here] = self.subset(here).losses(own)
+            return losses
 
     def choose(self, models: Tensor) -> BestModel:
         """The model of [k, d] with the lowest mean loss on each client's data, as `loss` has it.
 
         To train the chosen model on from here costs less than to train `models[cluster]`.
         """
+        here = self._with_data
         with torch.no_grad():
-            return BestModel(*self._kernel.choose(models, self._rows))
-
-    def gradient(self, model: Tensor, *, batch: int = 0, weight_decay: float = 0.0) -> Tensor:
-        """The gradient [m, d] of each client's mean loss at its row of `model` [m, d].
-
-        `batch` samples of each client make a stochastic gradient; 0: all of them. The objective may
-        carry weight_decay/2 |w|^2. Buffers have no gradient and stay as they are.
-        """
-        address = self._next_address()
-        rows, sizes = self._rows, self._sizes
-        if batch and any(batch < size for size in sizes):
-            rows = self._take(
-                [
-                    shuffled_batches(size, batch, 1, seeds.generator(*address, i, "batches"))[0]
-                    for size, i in zip(sizes, self._ids.tolist(), strict=True)
-                ]
-            )
-        gradient = self._kernel.gradient(model, rows, ClientSeeds(address, self._ids))
-        if weight_decay:
-            width = self.task.layout.trained_size
-            gradient[:, :width] += weight_decay * model[:, :width]
-        return gradient
+            if here is None:
+                return BestModel(*self._kernel.choose(models, self._rows))
+            cluster = torch.zeros_like(self.ids)
+            if len(here):
+                cluster[here] = self.subset(here).choose(models).cluster
+            return BestModel(cluster, select_rows(models, cluster))
 
     def score(self, model: Tensor) -> Tensor:
-        """The task's sums [m, s] for each client under its row of `model` [m, d]."""
+        """The task's sums [m, s] for each client under its row of `model` [m, d].
+
+        They are 0 for a client without samples.
+        """
+        here = self._with_data
         with torch.no_grad():
-            return self._kernel.score(model, self._rows)
+            if here is None:
+                return self._kernel.score(model, self._rows)
+            if len(here):
+                found = self.subset(here).score(model[here])
+                return found.new_zeros(len(self), found.shape[1]).index_copy(0, here, found)
+            # A row of padding shows how many sums there are.
+            one = next(rows for _, rows in self._rows.row_range(0, 1).client_blocks(1))
+            found = self._kernel.score(model[:1], one._replace(size=torch.ones_like(one.size)))
+            return torch.zeros_like(found).repeat(len(self), 1)
+
+    def score_mixture(self, models: Tensor, shares: Tensor) -> Tensor:
+        """The task's sums [m, s] where each client mixes models [k, d] in its shares [m, k]."""
+        here = self._with_data
+        with torch.no_grad():
+            if here is None:
+                return self._kernel.score_mixture(models, self._rows, shares)
+            found = torch.zeros_like(self.score(models[:1].expand(len(self), -1)))
+            if len(here):
+                found[here] = self.subset(here).score_mixture(models, shares[here])
+            return found
+
+    def gradient(
+        self,
+        model: Tensor,
+        *,
+        batch: int = 0,
+        weights: Tensor | None = None,
+        weight_decay: float = 0.0,
+        clip: float = 0.0,
+        statistics: bool | None = None,
+    ) -> Tensor:
+        """The gradient of each client's mean loss at its row of `model` [m, d], of that shape.
+
+        With `model` [m, k, d] each client has k models. `batch` samples of each client make a
+        stochastic gradient; 0: all of them. `weights` are those of `descend`, and so is `clip`, the
+        largest norm that a gradient may have. The objective may carry weight_decay/2 |w|^2. A
+        client without samples, or without weight, has gradient 0.
+
+        Buffers have no gradient: w - lr g leaves the running statistics of batch normalisation
+        where they are, of which a warning is given. With `statistics`, what they were less what
+        they are after the batch stands in their place, and `Layout.step` makes a step of both;
+        `descend` with steps=1 does the same. Without (False), they are meant to stay.
+        """
+        layout, address = self.task.layout, self._next_address()
+        if statistics is None and layout.trained_size < layout.size:
+            warn_of_statistics(self.task)
+
+        def work(some: Cohort, model: Tensor, weights: Tensor | None, _: Any) -> Tensor:
+            found, width = some._gradient(model, weights, batch, address), layout.trained_size
+            if width < layout.size and not statistics:
+                found[:, width:] = 0
+            if clip:
+                found[:, :width] = clip_norms([found[:, :width]], clip, 1)[0]
+            if weight_decay:
+                found[:, :width] += weight_decay * model[:, :width]
+            return found
+
+        weights = self._sample_weights(weights, model)
+        return self._for_each_model(work, torch.zeros_like, model, weights)
+
+    def _gradient(
+        self, model: Tensor, weights: Tensor | None, batch: int, address: tuple[int | str, ...]
+    ) -> Tensor:
+        """The gradient [m, d] of mean losses, maybe of some samples, as kernels give it."""
+        once, rows = [1] * len(self), self._rows
+        batches = batches_of_clients(self._sizes, batch, once, address, self._ids)
+        if batches is not None:
+            place = self._pad([rows[0] for rows in batches])
+            rows = self._take(place)
+            weights = None if weights is None else weights.gather(1, place.clamp_min(0))
+        return self._kernel.gradient(model, rows, ClientSeeds(address, self._ids), weights)
 
     def descend(
         self,
@@ -234,38 +288,175 @@ class Cohort:
         steps: int = 0,
         epochs: int = 0,
         batch: int = 0,
-        part: Tensor | None = None,
+        weights: Tensor | None = None,
+        part: Tensor | str | None = None,
         pull: float | Tensor = 0.0,
         anchor: Tensor | None = None,
         weight_decay: float = 0.0,
+        optimizer: str = "sgd",
+        momentum: float = 0.9,
+        clip: float = 0.0,
     ) -> Tensor:
         """Gradient descent of each client on its own mean loss, from its row of `start` [m, d].
 
         `batch` samples make one gradient (0: all of them), drawn without replacement, the last
         batch of a pass being the smaller one. Either `steps` gradient steps are made, through as
-        many passes as that takes, or `epochs` whole passes. `part` [d] names the coordinates that
-        move, as `Layout.part` does. The objective may carry pull/2 |w - anchor|^2, with one
-        strength for all coordinates or one for each [d], and weight_decay/2 |w|^2.
+        many passes as that takes, or `epochs` whole passes. `part` names the coordinates that
+        move, as `Layout.part` does or by its mask [d]. The objective may carry
+        pull/2 |w - anchor|^2, with one strength for all coordinates or one for each [d], and
+        weight_decay/2 |w|^2.
+
+        With `weights` [m, n] the loss of sample i counts w_i times: a step on b samples follows the
+        gradient of sum w_i loss_i / b. With `start` [m, k, d] each client trains k models, each as
+        it would alone; weights are then [m, n] or [m, n, k], anchors [m, d] or [m, k, d]. A client
+        without samples, or a model without weight, stands still.
+
+        `optimizer` is sgd, momentum (with that share of the last step) or adam, as `torch.optim`
+        has them; every call begins with a fresh one. The norm of the gradient of losses and pull
+        over what moves is at most `clip`, if that is not 0, as `clip_grad_norm_` does it; weight
+        decay is added afterwards, as the optimisers of PyTorch do.
         """
         assert (steps > 0) != (epochs > 0), "give either steps or epochs"
         address = self._next_address()
-        sizes = self._sizes
-        steps_per_pass = [-(-size // batch) if batch else 1 for size in sizes]
-        counts = [steps or epochs * each for each in steps_per_pass]
-        batches = None
-        if batch and any(batch < size for size in sizes):
-            batches = [
-                shuffled_batches(size, batch, count, seeds.generator(*address, i, "batches"))
-                for size, count, i in zip(sizes, counts, self._ids.tolist(), strict=True)
-            ]
+        rule = StepRule(lr, optimizer, momentum, clip).check()
         strength = None
         if anchor is not None:
             strength = torch.as_tensor(pull, dtype=start.dtype, device=self._device)
-            strength = strength.expand(start.shape[1])
-        noise = ClientSeeds(address, self._ids)
-        ids = self._ids if self._complete else None
-        descent = Descent(lr, counts, batches, noise, part, strength, anchor, weight_decay, ids)
-        return self._kernel.descend(start, self._rows, descent)
+            strength = strength.expand(start.shape[-1])
+        moves = self._part(part)
+
+        def work(some: Cohort, start: Tensor, weights: Any, anchor: Any) -> Tensor:
+            sizes, ids = some._sizes, some._ids
+            counts = [steps or epochs * (-(-size // batch) if batch else 1) for size in sizes]
+            descent = Descent(
+                rule,
+                counts,
+                batches_of_clients(sizes, batch, counts, address, ids),
+                ClientSeeds(address, ids),
+                moves,
+                strength,
+                anchor,
+                weight_decay,
+                weights,
+                ids if some._complete else None,
+            )
+            return some._kernel.descend(start, some._rows, descent)
+
+        weights = self._sample_weights(weights, start)
+        return self._for_each_model(work, dense, start, weights, anchor)
+
+    def minimise(
+        self,
+        objective: Objective,
+        start: Tensor,
+        *,
+        lr: float,
+        steps: int,
+        batch: int = 0,
+        part: Tensor | str | None = None,
+        weight_decay: float = 0.0,
+        optimizer: str = "sgd",
+        momentum: float = 0.9,
+        clip: float = 0.0,
+        state: OptimizerState | None = None,
+    ) -> Tensor:
+        """Descent of each client on an objective of one's own, from its row of `start` [m, d].
+
+        `objective(call, x, y, generator)` gives a scalar from a batch of one client: `call(None,
+        x)` runs the network with the client's present parameters, `call("critic", x)` its submodule
+        of that name, and `generator` is the client's own. Only `part` moves (running statistics
+        too), so that several networks of one module are trained in turn. The rest is as in
+        `descend`. An optimiser begins anew with every call, unless a `state` is passed from call to
+        call:
+
+            critic, generator = OptimizerState(), OptimizerState()
+            for _ in range(rounds):
+                w = cohort.minimise(realism, w, part="critic", state=critic, steps=5, **adam)
+                w = cohort.minimise(deceit, w, part="generator", state=generator, steps=1, **adam)
+
+        Clients are worked on one after another, whatever the kernel.
+        """
+        address, here = self._next_address(), self._with_data
+        rule, moves = StepRule(lr, optimizer, momentum, clip).check(), self._part(part)
+        some = self if here is None else self.subset(here)
+        if not len(some):
+            return torch.clone(dense(start))
+        before = None if state is None else state.rows
+        counts = [steps] * len(some)
+        work = Minimisation(
+            objective,
+            rule,
+            weight_decay,
+            moves,
+            batches_of_clients(some._sizes, batch, counts, address, some._ids),
+            counts,
+            ClientSeeds(address, some._ids),
+            [seeds.generator(*address, i, "objective") for i in some._ids.tolist()],
+            before if before is None or here is None else before[here],
+        )
+        models: Tensor = dense(start)
+        end, after = self._kernel.minimise(
+            models if here is None else models[here], some._rows, work
+        )
+        if here is not None:
+            end = models.index_copy(0, here, end)
+            after = after.new_zeros(len(self), after.shape[1]).index_copy(0, here, after)
+        if state is not None:
+            state.rows = after
+        return end
+
+    @cached_property
+    def _with_data(self) -> Tensor | None:
+        """The places [a] of the clients that have samples; None: all have."""
+        return None if all(self._sizes) else torch.nonzero(self._rows.size).flatten()
+
+    def _part(self, part: Tensor | str | None) -> Tensor | None:
+        """The coordinates [d] of a part that may be given by its name."""
+        return self.task.layout.part(part).to(self._device) if isinstance(part, str) else part
+
+    def _sample_weights(self, weights: Tensor | None, models: Tensor) -> Tensor | None:
+        """Weights [m, n] or [m, n, k] in the type of models, 0 for padding."""
+        if weights is None:
+            return None
+        plain, each = tuple(self.mask.shape), (*self.mask.shape, *models.shape[1:-1])
+        if tuple(weights.shape) not in (plain, each):
+            shapes = " or ".join(str(list(shape)) for shape in dict.fromkeys((plain, each)))
+            raise CoterieError(
+                f"the weights of samples must be {shapes}, got {list(weights.shape)}"
+            )
+        mask = self.mask.view(*plain, *(1 for _ in weights.shape[2:]))
+        return torch.where(mask, weights.to(models.dtype), 0.0)
+
+    def _for_each_model(
+        self,
+        work: Callable[[Cohort, Tensor, Tensor | None, Tensor | None], Tensor],
+        still: Callable[[Tensor], Tensor],
+        models: Tensor,
+        weights: Tensor | None,
+        anchor: Tensor | None = None,
+    ) -> Tensor:
+        """`work` on models [m, d], or [m, k, d] one after another, of clients who learn something.
+
+        Clients without samples or weight have `still(models)`.
+        """
+        if models.dim() == 3:
+            found = []
+            for j, model in enumerate(models.unbind(1)):
+                own = weights if weights is None or weights.dim() == 2 else weights[:, :, j]
+                near = anchor if anchor is None or anchor.dim() == 2 else anchor[:, j]
+                found.append(self._for_each_model(work, still, model, own, near))
+            return torch.stack(found, 1)
+        learn = self._with_data
+        if weights is not None:
+            counts = (weights != 0).any(1)
+            learn = None if bool(counts.all()) else torch.nonzero(counts).flatten()
+        if learn is None:
+            return work(self, models, weights, anchor)
+        rest = still(dense(models))
+        if not len(learn):
+            return rest.clone()
+        chosen = (None if each is None else each[learn] for each in (weights, anchor))
+        return rest.index_copy(0, learn, work(self.subset(learn), models[learn], *chosen))
 
     def split(self, share: float) -> tuple[Cohort, Cohort]:
         """The same clients with `share` of their samples, and with the rest, which is held out.
@@ -294,7 +485,7 @@ class Cohort:
     def among(self, chosen: Tensor) -> Cohort:
         """The same clients with those of their samples that `chosen` [m, n] names.
 
-        A client may be left without any; it scores 0 and has a loss of infinity there.
+        A client may be left without any: it then has infinite loss, scores 0 and stands still.
         """
         rows = zip(chosen, self._sizes, strict=True)
         chosen_rows = [torch.nonzero(row[:size]).flatten() for row, size in rows]
@@ -302,7 +493,9 @@ class Cohort:
 
     def _with_samples(self, chosen: list[Tensor], purpose: str) -> Cohort:
         """The same clients with the rows `chosen[i]` of each client i only."""
-        return self._cohort(self._ids, self._take(chosen), (*self._address, purpose), False)
+        return self._cohort(
+            self._ids, self._take(self._pad(chosen)), (*self._address, purpose), False
+        )
 
     def _cohort(
         self, ids: Tensor, rows: Rows, address: tuple[int | str, ...], complete: bool
@@ -319,12 +512,15 @@ class Cohort:
             complete=complete,
         )
 
-    def _take(self, chosen: list[Tensor]) -> Rows:
-        """The rows `chosen[i]` of each client i; those that are -1 do not count."""
-        rows = nn.utils.rnn.pad_sequence(chosen, batch_first=True, padding_value=-1)  # [m, b]
-        rows = rows.to(self._device)
-        # A -1 always stands behind the rows that count.
-        return self._rows.take(rows.clamp_min(0))._replace(size=(rows >= 0).sum(1))
+    def _pad(self, chosen: list[Tensor]) -> Tensor:
+        """Rows `chosen[i]` of each client i side by side, [m, b] with b at least 1; -1 is none."""
+        rows = nn.utils.rnn.pad_sequence(chosen, batch_first=True, padding_value=-1)
+        rows = rows if rows.shape[1] else rows.new_full((len(rows), 1), -1)
+        return rows.to(self._device)
+
+    def _take(self, place: Tensor) -> Rows:
+        """The rows `place` [m, b] of each client; a -1, always behind the others, is none."""
+        return self._rows.take(place.clamp_min(0))._replace(size=(place >= 0).sum(1))
 
     def _next_address(self) -> tuple[int | str, ...]:
         """Where the randomness of the next call begins."""
@@ -359,14 +555,13 @@ def nan_to_inf(losses: Tensor) -> Tensor:
     return losses.nan_to_num(nan=torch.inf, posinf=torch.inf)
 
 
-def shuffled_batches(size: int, batch: int, steps: int, generator: torch.Generator) -> Tensor:
-    """The rows of `steps` mini-batches, [steps, batch], each pass a new permutation; -1 is none.
-
-    >>> shuffled_batches(3, 2, 4, torch.Generator().manual_seed(0)).sort().values.shape
-    torch.Size([4, 2])
-    """
-    per_pass = -(-size // batch)
-    rows = torch.full((-(-steps // per_pass), per_pass * batch), -1, device="cpu")
-    for one_pass in rows:
-        one_pass[:size] = torch.randperm(size, generator=generator, device="cpu")
-    return rows.view(-1, batch)[:steps]
+def warn_of_statistics(task: Task) -> None:
+    """Warn that a gradient leaves running statistics alone, if the network keeps any."""
+    if keeps_statistics(task.module):
+        warnings.warn(
+            "a gradient leaves the running statistics of batch normalisation where they are: ask "
+            "for `statistics=True` and make steps with `Layout.step`, or for False if they are "
+            "meant to stay",
+            CoterieWarning,
+            stacklevel=3,
+        )

@@ -1,13 +1,15 @@
 """One flat vector per model: where the parameters and buffers of a network lie in it.
 
-Parameters that ask for a gradient come first, in the module's own order; after them what is only
-carried along: frozen parameters and the buffers of the state dict (the running statistics of batch
-normalisation, for example). These travel and are averaged with the model but receive no gradient.
-Integer and boolean buffers are carried as floats and rounded when put back.
+Parameters that ask for a gradient come first, in the module's own order; after them the buffers of
+the state dict (the running statistics of batch normalisation, for example), which travel and are
+averaged with the model but receive no gradient. Integer and boolean buffers are carried as floats
+and rounded when put back. Frozen parameters stay in the module: they are the same in every model,
+and nothing of them travels.
 """
 
 from __future__ import annotations
 
+import hashlib
 from math import prod
 
 import torch
@@ -30,8 +32,7 @@ class Layout:
         parameters = dict(module.named_parameters())
         kept = module.state_dict(keep_vars=True)
         trained = {name: p for name, p in parameters.items() if p.requires_grad}
-        carried = {name: p for name, p in parameters.items() if not p.requires_grad}
-        carried |= {name: kept[name] for name, _ in module.named_buffers() if name in kept}
+        carried = {name: kept[name] for name, _ in module.named_buffers() if name in kept}
         if not trained:
             raise SettingError(f"the module {type(module).__name__} has no parameters to train")
         tensors = {**trained, **carried}
@@ -43,10 +44,11 @@ class Layout:
         self.dtype = next(iter(trained.values())).dtype
         self.trained = list(trained)  # names of the leading tensors
         self.trained_size = sum(p.numel() for p in trained.values())  # leading coordinates
-        self.head = list(parameters)[-1].rpartition(".")[0]  # the layer with the last parameter
+        self.frozen = [name for name in parameters if name not in trained]  # not in the vector
+        self.head = self.trained[-1].rpartition(".")[0]  # the layer with the last trained parameter
 
     def flatten(self, module: nn.Module) -> Tensor:
-        """The parameters and buffers of `module` as one vector, [d]."""
+        """The trained parameters and the buffers of `module` as one vector, [d]."""
         state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         return torch.cat([state[n].detach().reshape(-1).to(self.dtype) for n in self.names])
 
@@ -61,11 +63,23 @@ class Layout:
             )
         }
 
+    def step(self, models: Tensor, gradient: Tensor, lr: float) -> Tensor:
+        """Models [..., d] after a gradient step of size `lr`.
+
+        Buffers, as the running statistics of batch normalisation, take over their change whole:
+        see `Cohort.gradient`.
+        """
+        if self.trained_size == self.size:
+            return models - lr * gradient
+        sizes = [self.trained_size, self.size - self.trained_size]
+        (trained, carried), (slope, change) = (v.split(sizes, -1) for v in (models, gradient))
+        return torch.cat([trained - lr * slope, carried - change], -1)
+
     def part(self, name: str) -> Tensor:
         """The coordinates of a named part, a boolean mask [d].
 
-        `all` is everything, `head` the last layer, `body` the rest; any other name selects the
-        tensors of that submodule or parameter, as in `0` or `fc2.weight`.
+        `all` is everything, `head` the last layer that is trained, `body` the rest; any other name
+        selects the tensors of that submodule or parameter, as in `0` or `fc2.weight`.
         """
         if name == "all":
             return torch.ones(self.size, dtype=torch.bool)
@@ -75,6 +89,8 @@ class Layout:
                 inside = [not chosen for chosen in inside]
         else:
             inside = [n == name or n.startswith(name + ".") for n in self.names]
+        if not any(inside) and any(f"{n}.".startswith(f"{name}.") for n in self.frozen):
+            raise SettingError(f"{name} of the network is frozen, so that models have no such part")
         if not any(inside):
             owners = {n.rpartition(".")[0] for n in self.names}
             known = sorted({"all", "head", "body", *self.names, *owners} - {""})
@@ -83,6 +99,20 @@ class Layout:
                 f" (its parts: {', '.join(known)})"
             )
         return torch.repeat_interleave(torch.tensor(inside), torch.tensor(self.sizes))
+
+
+def frozen_digest(module: nn.Module) -> str:
+    """A digest of the frozen weights of a network; empty if none are frozen.
+
+    Models fit together only where these are the same.
+    """
+    frozen = {name: p for name, p in module.named_parameters() if not p.requires_grad}
+    total = hashlib.sha256()
+    for name, weight in frozen.items():
+        total.update(f"{name} {weight.dtype} {list(weight.shape)}".encode())
+        flat = weight.detach().cpu().contiguous().reshape(-1)
+        total.update(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
+    return total.hexdigest()[:16] if frozen else ""
 
 
 def keeps_statistics(module: nn.Module) -> bool:

@@ -8,12 +8,26 @@ for little else; an algorithm only ever sees `Clients`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, Protocol
+from copy import copy
+from typing import Any, Literal, Protocol, get_type_hints
 
 from torch import Tensor
 
-from coterie.core.clients import Call, Clients, Fold, Stacked
+from coterie.core.clients import (
+    Call,
+    Each,
+    Filter,
+    Fold,
+    LinearFold,
+    Listener,
+    Stacked,
+    declared_fold,
+    is_client_step,
+    step_name,
+)
 from coterie.core.cohort import Memory
+from coterie.core.errors import SettingError
+from coterie.core.fields import Role, field_of_role
 from coterie.core.task import Task
 
 # What clients are asked for: a start of the run, a round of it, or how they are to be served, which
@@ -46,14 +60,17 @@ class Population(Protocol):
 
     def at(
         self, purpose: Purpose, *address: int | str, round: int = 0, ids: Tensor | None = None
-    ) -> Clients:
+    ) -> RoundClients:
         """The clients `ids` (all of them if not given) in a round, behind the seam.
 
         Their randomness begins with the seed, the purpose and `address`.
         """
 
     def collect(self, call: Call, fold: Fold[Any]) -> tuple[Tensor, Any]:
-        """Run a client step: who answered, and the fold of their replies, unfinished."""
+        """Run a client step: whose replies arrived, and the fold of these, unfinished.
+
+        Uploads go through the channel of the call before they are folded, and its listener is told.
+        """
 
     def notes(self) -> dict[str, Any]:
         """What else the record of a round says, of what happened since this was last asked."""
@@ -76,24 +93,75 @@ class RoundClients:
         self.runner, self.population, self.task = runner, runner.population, runner.task
         self.round, self.ids, self.purpose = round, ids, purpose
         self._address = address
-        self._calls = [0]  # shared with the narrowed views, so that no two calls draw the same
+        self._calls = [0]  # shared with other views, so that no two calls draw the same
+        self._channel: tuple[Filter, ...] = ()
+        self._listener: Listener | None = None
+        self.withheld = False
 
     def only(self, ids: Tensor) -> RoundClients:
         """The same clients, narrowed to `ids`."""
-        ids = ids.sort().values
-        narrowed = RoundClients(self.runner, self.round, ids, self._address, self.purpose)
-        narrowed._calls = self._calls
+        narrowed = copy(self)
+        narrowed.ids = ids.sort().values
         return narrowed
+
+    def through(
+        self, *channel: Filter, listener: Listener | None = None, withheld: bool = False
+    ) -> RoundClients:
+        """The same clients behind filters, after those that they are behind already.
+
+        `listener` takes the place of another one. With `withheld`, the server is not told which
+        client is in which cluster.
+        """
+        view = copy(self)
+        view.withheld = withheld or self.withheld
+        view._channel = (*self._channel, *channel)
+        view._listener = listener or self._listener
+        return view
 
     def run(
         self, step: Callable[..., Any], *, fold: Fold[Any] | None = None, **message: Any
     ) -> tuple[Tensor, Any]:
         """Run a client step on these clients and fold what they send."""
-        assert getattr(step, "__on_client__", False), f"{step} is not marked @on_client"
+        assert is_client_step(step), f"{step} is not marked @on_client"
         fold = fold or Stacked()
-        address = (*self._address, self._calls[0])
+        if self.withheld:
+            fold = withhold_clusters(step, fold, message, self.purpose)
+        promised = declared_fold(step)
+        assert promised is None or isinstance(fold, promised), f"{step} promises another fold"
+        call = Call(
+            step,
+            self.ids,
+            self.round,
+            address=(*self._address, self._calls[0]),
+            message=message,
+            trains=self.purpose != "serve",
+            channel=self._channel,
+            listener=self._listener,
+        )
         self._calls[0] += 1
-        trains = self.purpose != "serve"
-        call = Call(step, self.ids, self.round, address, message, trains)
+        if self._listener is not None:
+            self._listener.on_call(call)
         ids, total = self.runner.collect(call, fold)
-        return ids, fold.finish(total)
+        return ids, fold.finish(total, message)
+
+
+def withhold_clusters(
+    step: Callable[..., Any], fold: Fold[Any], message: dict[str, Any], purpose: Purpose
+) -> Fold[Any]:
+    """A fold that does not tell the server which client is in which cluster.
+
+    A step that tells it in another way is refused: by what single clients send, or because they are
+    sent different things. What a start asks of them is another matter, unless it is their cluster.
+    """
+    told_apart = any(isinstance(value, Each) for value in message.values())
+    if isinstance(fold, LinearFold):
+        blind = None if told_apart else fold.without_clients()
+    else:
+        upload = get_type_hints(step).get("return", tuple)
+        blind = fold if purpose == "start" and not field_of_role(upload, Role.CLUSTER) else None
+    if blind is None:
+        raise SettingError(
+            f"`withhold` must be nothing where {step_name(step)} is asked for, by which the server "
+            "knows single clients, got clusters"
+        )
+    return blind

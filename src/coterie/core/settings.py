@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field, fields
+from dataclasses import asdict, field, fields
 from typing import Any, Self
 
 from coterie.core.errors import SettingError, did_you_mean
@@ -11,8 +11,10 @@ from coterie.core.errors import SettingError, did_you_mean
 Rule = Callable[[object, str], None]  # refuses a value of the named setting, see core/validate.py
 
 
-def setting(default: Any, meaning: str, rule: Rule | None = None) -> Any:
+def setting(default: Any, meaning: str, rule: Rule | None = None, *, added: bool = False) -> Any:
     """A field of a settings class; `coterie describe` prints what it means.
+
+    A setting that was `added` later is not in the folders of earlier runs: these had its default.
 
     >>> from dataclasses import dataclass
     >>> from coterie.core.validate import at_least
@@ -28,7 +30,22 @@ def setting(default: Any, meaning: str, rule: Rule | None = None) -> Any:
     """
     choices = getattr(rule, "choices", ())
     text = f"{meaning} ({', '.join(choices)})" if choices else meaning
-    return field(default=default, metadata={"meaning": text, "rule": rule})
+    return field(default=default, metadata={"meaning": text, "rule": rule, "added": added})
+
+
+def added_settings(owner: type) -> dict[str, Any]:
+    """The settings of a class that were added later, with their defaults."""
+    return {f.name: f.default for f in fields(owner) if f.metadata.get("added")}
+
+
+def identifying_settings(settings: Any) -> dict[str, Any]:
+    """The settings by which a run is known, so that one of before is known by the same.
+
+    Those that were added later are left out where they have their default.
+    """
+    added = added_settings(type(settings))
+    values: dict[str, Any] = asdict(settings)
+    return {n: v for n, v in values.items() if n not in added or v != added[n]}
 
 
 class Settings:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -69,6 +69,10 @@ class Task(Protocol):
         """The network; its own weights are never changed."""
 
     @property
+    def predicts(self) -> bool:
+        """Whether targets are predicted; else they are only looked at to score clusters by."""
+
+    @property
     def losses_at_least_zero(self) -> bool:
         """Whether the loss of a sample is never negative."""
 
@@ -83,7 +87,7 @@ class Task(Protocol):
     def draw(self, generator: torch.Generator) -> Tensor:
         """A random starting model, [d]."""
 
-    def losses(self, output: Tensor, y: Tensor) -> Tensor:
+    def losses(self, output: Tensor, y: Any) -> Tensor:
         """The loss of every sample: outputs [..., n, c] and targets [..., n] give [..., n]."""
 
     def output_gradients(self, output: Tensor, y: Tensor) -> Tensor:
@@ -92,17 +96,26 @@ class Task(Protocol):
         Outputs [m, c, n] and targets [m, n] give [m, c, n].
         """
 
-    def score(self, output: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+    def mix(self, outputs: Tensor, shares: Tensor) -> Tensor:
+        """The output [m, n, ...] of a mixture, so that `losses` and `score` are those of it.
+
+        Outputs of k models [k, m, n, ...] are mixed in each client's shares [m, k].
+        """
+
+    def score(self, output: Tensor, y: Any, mask: Tensor) -> Tensor:
         """Sums over each client's samples, [m, s]; rows outside the mask [m, n] do not count."""
 
     def metrics(self, scores: Tensor) -> dict[str, Tensor]:
         """The metrics that such sums [m, s] make: `loss` and others, each [m]."""
 
-    def check_samples(self, x: Tensor, y: Tensor) -> None:
+    def check_samples(self, x: Any, y: Any) -> None:
         """Refuse data that do not fit the network, in one sentence."""
 
-    def inputs(self, x: Tensor) -> Tensor:
+    def inputs(self, x: Any) -> Any:
         """Features in the type that the network takes."""
 
-    def targets(self, y: Tensor) -> Tensor:
+    def targets(self, y: Any) -> Any:
         """Targets in the type that the loss takes."""
+
+    def arguments(self, x: Any) -> tuple[Tensor, ...]:
+        """What the network is called with for a batch of samples; of one tensor, that tensor."""

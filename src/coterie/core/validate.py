@@ -7,7 +7,7 @@ as in `at_least(1)(owner, "k")`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
@@ -68,7 +68,7 @@ def numeric(holds: Callable[[float], bool], rule: str, form: str) -> Rule:
 class OneOf:
     """One of some words, which the meaning of the setting lists."""
 
-    choices: tuple[str, ...]
+    choices: Collection[str]
 
     def __call__(self, owner: object, name: str) -> None:
         value = getattr(owner, name)

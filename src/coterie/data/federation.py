@@ -19,44 +19,39 @@ from torch import Tensor
 from coterie.core import seeds
 from coterie.core.cohort import Rows
 from coterie.core.errors import DataError, SettingError
+from coterie.core.sample_kinds import numbers_per_sample, stored_tensors
+from coterie.core.samples import place_rows, view_rows
+from coterie.data.client_samples import Parts, read_clients, sequence_parts, store_clients
 
 
 class Indexable(Protocol):
     """Features that are had by their rows: a tensor, or images that are decoded when asked for."""
 
-    def __getitem__(self, rows: Tensor, /) -> Tensor: ...
+    def __getitem__(self, rows: Tensor, /) -> Any: ...
 
 
 @dataclass(frozen=True)
 class Samples:
     """The samples of m clients, one client after another."""
 
-    x: Tensor  # [N, ...] features
-    y: Tensor  # [N] labels or targets
+    x: Any  # [N, ...] features; or sequences of their own lengths, or several inputs
+    y: Any  # [N, ...] labels or targets; or sequences of them
     offsets: Tensor  # [m + 1]: client i has rows offsets[i] to offsets[i + 1]
 
     @classmethod
     def of(cls, clients: Iterable[tuple[Any, Any]]) -> Samples:
-        """Store (x, y) pairs, one for each client; arrays, tensors or lists."""
-        pairs = [as_pair(i, client) for i, client in enumerate(clients)]
-        if not pairs:
-            raise DataError("a federation needs at least one client, got none")
-        for what, tensors in zip(("samples", "targets"), zip(*pairs, strict=True), strict=True):
-            shape, kind = tensors[0].shape[1:], tensors[0].dtype
-            for i, values in enumerate(tensors):
-                if values.shape[1:] != shape or values.dtype != kind:
-                    raise DataError(
-                        f"all clients must have {what} of one shape and type: client 0 has "
-                        f"{list(shape)} {kind}, client {i} has {list(values.shape[1:])} "
-                        f"{values.dtype}"
-                    )
-        sizes = torch.tensor([0, *(len(y) for _, y in pairs)])
-        return cls(
-            torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs]), sizes.cumsum(0)
-        )
+        """Store (x, y) pairs, one for each client: see `Federation.from_clients`."""
+        parts = read_clients(clients)
+        return cls.store(parts, sequence_parts(parts))
 
     @classmethod
-    def select(cls, x: Indexable, y: Tensor, parts: Sequence[Tensor]) -> Samples:
+    def store(cls, clients: Sequence[Parts], sequences: set[str]) -> Samples:
+        """Store what `read_clients` gives; parts of the names `sequences` are sequences."""
+        x, y, sizes = store_clients(clients, sequences)
+        return cls(x, y, torch.cat([sizes.new_zeros(1), sizes.cumsum(0)]))
+
+    @classmethod
+    def select(cls, x: Indexable, y: Indexable, parts: Sequence[Tensor]) -> Samples:
         """The rows `parts[i]` of a data set for each client i."""
         rows = torch.cat(list(parts))
         sizes = torch.tensor([0, *map(len, parts)])
@@ -71,7 +66,7 @@ class Samples:
         """Samples of each client, [m]."""
         return self.offsets.diff()
 
-    def client(self, i: int) -> tuple[Tensor, Tensor]:
+    def client(self, i: int) -> tuple[Any, Any]:
         """Features and targets of client i, views."""
         begin, end = self.offsets[i].item(), self.offsets[i + 1].item()
         return self.x[begin:end], self.y[begin:end]
@@ -90,16 +85,30 @@ class Samples:
         begin, size = self.offsets[ids], self.sizes[ids]
         longest = int(size.max())
         if bool((size == longest).all()) and bool((ids.diff() == 1).all()):
-            first, last = int(begin[0]), int(begin[-1]) + longest
-            lead = (len(ids), longest)
-            x, y = self.x[first:last], self.y[first:last]
-            return Rows(x.view(*lead, *x.shape[1:]), y.view(*lead, *y.shape[1:]), size)
+            first, clients = int(begin[0]), len(ids)
+            x, y = (view_rows(part, first, clients, longest) for part in (self.x, self.y))
+            return Rows(x, y, size)
         place = torch.arange(longest)
         inside = place < size[:, None]  # [c, n]
         index = torch.where(inside, begin[:, None] + place, 0)
-        x, y = self.x[index], self.y[index]
-        x[~inside], y[~inside] = 0, 0
-        return Rows(x, y, size)
+        return Rows(place_rows(self.x, index, inside), place_rows(self.y, index, inside), size)
+
+    @property
+    def tensor_axes(self) -> int:
+        """The axes of a sample that is one tensor with one target; 0 where it is not."""
+        plain = isinstance(self.x, Tensor) and isinstance(self.y, Tensor) and self.y.dim() == 1
+        return self.x.dim() - 1 if plain else 0
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether a target is one label."""
+        one = isinstance(self.y, Tensor) and self.y.dim() == 1
+        return one and not self.y.is_floating_point()
+
+    @property
+    def sample_numbers(self) -> int:
+        """How many numbers a sample has; of sequences, on average."""
+        return numbers_per_sample(self.x)
 
 
 @dataclass(frozen=True)
@@ -158,6 +167,10 @@ class Federation:
     ) -> Federation:
         """A federation from (x, y) pairs, one for each client: arrays or tensors, as they are.
 
+        x may also be a list of n sequences of their own lengths, or several inputs: a tuple, or a
+        dictionary with their names. y may be a list of n sequences, or [n, c] probabilities of c
+        classes. docs/samples.md has examples.
+
         >>> import numpy as np
         >>> federation = Federation.from_clients(
         ...     [(np.zeros((5, 3)), np.array([0, 1, 0, 1, 0])), (np.ones((2, 3)), np.array([1, 1]))]
@@ -165,7 +178,11 @@ class Federation:
         >>> len(federation), federation.train.sizes.tolist()
         (2, [5, 2])
         """
-        train, tested = Samples.of(clients), None if test is None else Samples.of(test)
+        parts = read_clients(clients)
+        test_parts = None if test is None else read_clients(test)
+        sequences = sequence_parts(parts, test_parts or [])
+        train = Samples.store(parts, sequences)
+        tested = None if test_parts is None else Samples.store(test_parts, sequences)
         numbers, test_numbers = number_clusters(cluster, test_cluster)
         return cls(train, tested, numbers, unseen, test_numbers, name=name)
 
@@ -234,10 +251,10 @@ class Federation:
     @property
     def outputs(self) -> int:
         """The outputs that a network needs: one for each class, or one for real targets."""
-        if self.train.y.is_floating_point():
-            return 1
-        parts = [part for part in (self.train, self.test) if part is not None]
-        return self.class_count or max(int(part.y.max()) for part in parts) + 1
+        targets = [stored_tensors(p.y)[0] for p in (self.train, self.test) if p is not None]
+        if targets[0].is_floating_point():
+            return 1 if targets[0].dim() == 1 else targets[0].shape[-1]
+        return self.class_count or max(int(values.max()) for values in targets) + 1
 
 
 def number_clusters(*clusters: Any) -> list[Tensor | None]:
@@ -248,39 +265,6 @@ def number_clusters(*clusters: Any) -> list[Tensor | None]:
     numbers = torch.from_numpy(np.unique(np.concatenate(given), return_inverse=True)[1])
     parts = iter(numbers.split([len(names) for names in given]))
     return [None if names is None else next(parts) for names in clusters]
-
-
-def as_pair(i: int, client: Any) -> tuple[Tensor, Tensor]:
-    """One client's samples as tensors; refuse what no model could learn from."""
-    try:
-        x, y = client
-    except (TypeError, ValueError):
-        raise DataError(f"client {i} must be a pair of samples and targets") from None
-    try:
-        features, targets = as_tensor(x), as_tensor(y)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise DataError(f"client {i}: not an array of numbers ({error})") from error
-    if features.dim() < 2 or targets.dim() < 1 or len(features) != len(targets):
-        raise DataError(
-            f"client {i} must have samples [n, ...] and n targets, got shapes "
-            f"{list(features.shape)} and {list(targets.shape)}"
-        )
-    if len(features) == 0:
-        raise DataError(f"client {i} has no samples")
-    for name, part in (("features", features), ("targets", targets)):
-        if part.is_floating_point() and not bool(torch.isfinite(part).all()):
-            raise DataError(f"client {i} has NaN or infinite values in its {name}")
-    return features, targets
-
-
-def as_tensor(values: Any) -> Tensor:
-    """Values as a tensor that shares their memory where it can."""
-    if isinstance(values, Tensor):
-        return values.detach()
-    array = np.ascontiguousarray(values)
-    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
-        array = array.astype(np.int64)  # PyTorch has few operations for large unsigned types
-    return torch.from_numpy(array) if array.flags.writeable else torch.tensor(array)
 
 
 def select_federation(

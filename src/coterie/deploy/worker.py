@@ -14,12 +14,14 @@ from pathlib import Path
 from coterie.core.errors import CoterieError
 from coterie.deploy.flwr_internals import answer_messages
 from coterie.flower.node import NodeFile, NodeWorker
+from coterie.tensors.threads import adaptive_threads
 
 
 def main(node: str, supernode: str, secret: str, ready: str) -> None:
     """Answer messages until the process is ended."""
     worker = NodeWorker(NodeFile.read(Path(node)))
-    answer_messages(worker, supernode, Path(secret).read_bytes(), Path(ready))
+    with adaptive_threads():
+        answer_messages(worker, supernode, Path(secret).read_bytes(), Path(ready))
 
 
 if __name__ == "__main__":

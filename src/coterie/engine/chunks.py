@@ -14,6 +14,7 @@ from torch import Tensor
 from coterie.core.cohort import Rows
 from coterie.core.task import Task
 from coterie.tensors.devices import CPU, working_bytes
+from coterie.tensors.threads import most_threads
 
 # What the models of a chunk may occupy, if they are formed, and what its padded samples may, unless
 # a single client already has more.
@@ -56,15 +57,15 @@ class Chunking:
     def _default_clients(self, task: Task, largest: int) -> int:
         """How many clients are in a chunk unless somebody says so."""
         if self.device == CPU:
-            largest = max(largest, THREAD_CLIENTS * torch.get_num_threads())
+            largest = max(largest, THREAD_CLIENTS * most_threads())
         else:
             largest = LARGEST_CHUNK_ON_DEVICE
-        model_bytes = task.layout.size * self.number_bytes
+        model_bytes: int = task.layout.size * self.number_bytes
         return max(1, min(largest, self._limit(MODEL_BYTES) // model_bytes))
 
     def _limit(self, usual: int) -> int:
         """What a chunk may occupy: as much as usual, or more where there are many threads."""
-        return working_bytes(self.device, max(usual, THREAD_BYTES * torch.get_num_threads()))
+        return working_bytes(self.device, max(usual, THREAD_BYTES * most_threads()))
 
     def cut(self, sizes: Tensor) -> Iterator[Tensor]:
         """The positions, chunk by chunk, of clients with so many samples in their list [m].

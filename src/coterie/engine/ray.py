@@ -16,12 +16,12 @@ import os
 import warnings
 from copy import copy
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from coterie.core.clients import Call, Clients, Each, Fold
+from coterie.core.clients import Call, Each, Fold, Traffic
 from coterie.core.errors import CoterieError, CoterieWarning, SettingError
 from coterie.core.population import Purpose, RoundClients
 from coterie.core.task import Task
@@ -29,26 +29,54 @@ from coterie.data.federation import Samples
 from coterie.engine.client_memory import ClientMemory
 from coterie.engine.simulator import Simulator
 from coterie.tensors.lazy import dense
+from coterie.tensors.threads import user_sets_threads
+
+
+class ShardReply(NamedTuple):
+    """What comes back from a shard."""
+
+    ids: Tensor  # whose replies arrived
+    total: Any  # the partial fold of these
+    traffic: list[Traffic]  # what the listener is to be told
+    warnings: list[str]
+
+
+class TrafficRecord:
+    """A listener in an actor: it keeps what the one on the driver is to be told."""
+
+    def __init__(self) -> None:
+        self.traffic: list[Traffic] = []
+
+    def on_call(self, call: Call) -> None:
+        """The driver's listener was told."""
+
+    def on_replies(self, call: Call, traffic: Traffic) -> None:
+        self.traffic.append(traffic)
 
 
 class Shard:
     """What an actor does: a simulator of some clients, and their memory."""
 
-    def __init__(self, samples: Samples, task: Task, *, first: int, **options: Any) -> None:
+    def __init__(
+        self, samples: Samples, task: Task, *, first: int, threads: int, **options: Any
+    ) -> None:
+        if threads:
+            torch.set_num_threads(threads)
         self.memory = ClientMemory(len(samples), lambda ids: ids - first)
         self.simulator = Simulator(samples, task, first=first, memory=self.memory, **options)
 
-    def collect(self, shared: dict[str, Any], call: Call, fold: Fold[Any]) -> tuple[Any, list[str]]:
-        """The partial fold, and warnings.
+    def collect(self, shared: dict[str, Any], call: Call, fold: Fold[Any]) -> ShardReply:
+        """Run a step on these clients.
 
         What all shards are sent is in `shared`, the rest in the message of the call.
         """
+        heard = TrafficRecord()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            whole = call._replace(message={**shared, **call.message})
-            _, total = self.simulator.collect(whole, fold)
+            whole = call._replace(message={**shared, **call.message}, listener=heard)
+            ids, total = self.simulator.collect(whole, fold)
         ours = [str(w.message) for w in caught if issubclass(w.category, CoterieWarning)]
-        return total, ours
+        return ShardReply(ids, total, heard.traffic, ours)
 
     def memory_tensors(self) -> dict[str, Tensor]:
         """What these clients keep."""
@@ -138,6 +166,7 @@ class RayClients:
                 samples.part(begin, end),
                 simulator.task,
                 first=simulator.first + begin,
+                threads=0 if user_sets_threads() else int(max(1, cores // count)),
                 population=simulator.population,
                 seed=simulator.seed,
                 chunk=simulator.chunking.clients,
@@ -155,7 +184,7 @@ class RayClients:
 
     def at(
         self, purpose: Purpose, *address: int | str, round: int = 0, ids: Tensor | None = None
-    ) -> Clients:
+    ) -> RoundClients:
         """The clients `ids` (all of them if not given) in a round, behind the seam."""
         ids = self.ids if ids is None else ids
         return RoundClients(self, round, ids, (self.simulator.seed, purpose, *address), purpose)
@@ -176,15 +205,19 @@ class RayClients:
             own = call.ids[begin:end]
             if len(own):
                 parts = {name: value.for_clients(own) for name, value in each.items()}
-                part = call._replace(ids=own, message=parts)
+                part = call._replace(ids=own, message=parts, listener=None)
                 waiting.append(actor.collect.remote(shared, part, fold))
-        total = fold.start()
+        total, arrived = fold.start(), [torch.arange(0)]
         for answer in waiting:
-            partial, said = get_result(answer)
-            total = fold.merge(total, partial)
-            for text in said:
+            reply: ShardReply = get_result(answer)
+            total = fold.merge(total, reply.total)
+            arrived.append(reply.ids)
+            if call.listener is not None:
+                for traffic in reply.traffic:
+                    call.listener.on_replies(call, traffic)
+            for text in reply.warnings:
                 warnings.warn(text, CoterieWarning, stacklevel=2)
-        return call.ids, total
+        return torch.cat(arrived), total
 
     def notes(self) -> dict[str, Any]:
         """What else there is to say of a round: nothing."""

@@ -14,10 +14,12 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
-from coterie.core.clients import Call, Clients, Each, Fold
-from coterie.core.cohort import Cohort, Kernel, Memory, Rows
+from coterie.core.clients import Call, Each, Fold, Replies
+from coterie.core.cohort import Cohort, Memory, Rows
 from coterie.core.errors import CoterieError
+from coterie.core.kernel import Kernel
 from coterie.core.population import Purpose, RoundClients
+from coterie.core.samples import Indexed
 from coterie.core.task import Task
 from coterie.data.federation import Samples
 from coterie.engine.chunks import ChunkCache, Chunking
@@ -27,6 +29,7 @@ from coterie.engine.kernels import kernel_for
 from coterie.engine.malloc import trim_between
 from coterie.tensors.devices import CPU, default_device, free_bytes
 from coterie.tensors.lazy import to_device
+from coterie.tensors.threads import adapt_threads
 
 # Samples are kept on another device if they take at most this share of its free memory.
 DEVICE_SHARE = 0.5
@@ -66,9 +69,9 @@ class Simulator:
         self.locate = locate or (lambda ids: ids - first)
         self.population = len(samples) if population is None else population
         self.memory = memory or ClientMemory(self.population)
-        self.kernel = kernel or kernel_for(task, samples.x.dim() - 1, self.device)
+        self.kernel = kernel or kernel_for(task, samples.tensor_axes, self.device)
         self.chunking = chunking or Chunking(
-            task, samples.x.shape[1:].numel(), chunk, device=self.device
+            task, samples.sample_numbers, chunk, device=self.device
         )
         self.cache = cache
 
@@ -100,7 +103,7 @@ class Simulator:
 
     def at(
         self, purpose: Purpose, *address: int | str, round: int = 0, ids: Tensor | None = None
-    ) -> Clients:
+    ) -> RoundClients:
         """The clients `ids` (all of them if not given) in a round, behind the seam.
 
         Their randomness begins with the seed, the purpose and `address`.
@@ -109,14 +112,14 @@ class Simulator:
         return RoundClients(self, round, ids, (self.seed, purpose, *address), purpose)
 
     def collect(self, call: Call, fold: Fold[Any]) -> tuple[Tensor, Any]:
-        """Run a client step: who answered (here everybody), and the fold of replies, unfinished.
+        """Run a client step: whose replies arrived, and the fold of these, unfinished.
 
         The step runs chunk by chunk.
         """
-        total = fold.start()
         message = {name: self._download(value) for name, value in call.message.items()}
         # Where a fold does not say that it works on any device, it is the server's, on the CPU.
         to = self.device if getattr(fold, "on_any_device", False) else CPU
+        replies = Replies(call, fold, call.message if to == CPU else message)
         for chunk in trim_between(self.chunks(call.ids)):
             cohort = self.cohort(chunk, call.round, call.address)
             download = {
@@ -125,8 +128,8 @@ class Simulator:
             upload = self.on_device(call.step, cohort, **download)
             if self.device != CPU:
                 upload = type(upload)(*(to_device(value, to) for value in upload))
-            total = fold.add(total, chunk, upload)
-        return call.ids, total
+            replies.add(chunk, upload)
+        return replies.ids, replies.total
 
     def _download(self, value: Any) -> Any:
         """What every chunk of clients is sent, brought to the device once."""
@@ -146,6 +149,7 @@ class Simulator:
     def cohort(self, ids: Tensor, round: int, address: tuple[int | str, ...]) -> Cohort:
         """The clients `ids` as a client step sees them."""
         rows = self._load(ids) if self.cache is None else self.cache.rows(ids, self._load)
+        adapt_threads(rows.y.numel() * self.task.layout.size)
         return Cohort(ids, rows, self.task, self.kernel, self.memory, round=round, address=address)
 
     def _load(self, ids: Tensor) -> Rows:
@@ -159,7 +163,11 @@ class Simulator:
         if self._samples_on_device is None:
             self._samples_on_device = samples_on_device(self.samples, self.device)
         rows = self._samples_on_device.rows(self.locate(ids))
-        return Rows(*(to_device(part, self.device) for part in rows))
+        x, y = (
+            part.to(self.device) if isinstance(part, Indexed) else to_device(part, self.device)
+            for part in (rows.x, rows.y)
+        )
+        return Rows(x, y, to_device(rows.size, self.device))
 
     def on_device(self, work: Callable[..., Any], *arguments: Any, **message: Any) -> Any:
         """What `work` gives, done on the device: tensors that it is given are brought there."""

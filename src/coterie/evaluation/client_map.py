@@ -27,7 +27,8 @@ def losses_or_gradients(cohort: Cohort, models: Tensor, seed: int, by_loss: bool
     """What clients are compared by: losses [m, k] under the models, or gradients at the first."""
     if by_loss:
         return cohort.loss(models)
-    return count_sketch(cohort.gradient(models[:1].expand(len(cohort), -1)), seed)
+    gradient = cohort.gradient(models[:1].expand(len(cohort), -1), statistics=False)
+    return count_sketch(gradient, seed)
 
 
 def place_clients(rows: Tensor, by_loss: bool) -> tuple[str, Tensor]:

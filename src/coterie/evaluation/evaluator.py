@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.core.algorithm import Algorithm, Serving
+from coterie.core.algorithm import Algorithm, Serving, serve_clients
 from coterie.core.errors import DataError
 from coterie.data.federation import Federation
 from coterie.evaluation import measures
@@ -32,7 +32,7 @@ class Evaluator:
 
     def serve(self, state: tuple[Tensor, ...], part: str = "train") -> Serving:
         """Which model serves which client, chosen by a part of its data."""
-        return self.algorithm.serve(state, self.scorer.clients(part))
+        return serve_clients(self.algorithm, state, self.scorer.clients(part))
 
     def evaluate(self, state: tuple[Tensor, ...]) -> Evaluation:
         """Score the clients that the federation is tested on, by the run's protocol.
@@ -89,7 +89,7 @@ class Evaluator:
         serving, k = evaluation.serving, len(evaluation.serving.models)
         if serving.adapt is not None or evaluation.samples is not None or not 1 < k <= MOST_MODELS:
             return {}
-        members = torch.nn.functional.one_hot(serving.cluster, k).double()  # [m, k]
+        members = (serving.cluster[:, None] == torch.arange(k)).double()  # [a, k]
         count = members.sum(0)
         return {
             name: [
@@ -200,12 +200,13 @@ def client_columns(
 
     It has a row for each of the clients with `sizes` [m], whose ids begin with `first`.
     """
-    count = len(sizes)
+    count, known = len(sizes), serving.cluster >= 0
     return {
         "client": list(range(first, first + count)),
         "name": list(names) if names else None,
         "samples": sizes.tolist(),
-        "cluster": fill_column(serving.ids - first, serving.cluster, count),
+        "cluster": fill_column((serving.ids - first)[known], serving.cluster[known], count),
+        "shares": fill_column(serving.ids - first, serving.mixture, count),
         "true": None if true is None else true.tolist(),
     }
 

@@ -10,6 +10,15 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
+# What coterie itself calls metrics; an algorithm's own metrics have other names.
+OF_SAMPLES = ("accuracy", "accuracy_macro", "f1", "f1_macro", "loss")
+OF_CLUSTERS = ("clusters", "ari", "nmi", "purity")
+OF_TRUTH = ("distance", "distance_nearest", "success", "success_nearest")
+OF_COPIES = ("success_any", "success_any_nearest")
+FIXED_METRICS = frozenset(
+    [*OF_SAMPLES, *(f"train_{name}" for name in OF_SAMPLES), *OF_CLUSTERS, *OF_TRUTH, *OF_COPIES]
+)
+
 
 def clustering_scores(found: Tensor, true: Tensor) -> dict[str, float]:
     """Adjusted Rand index, normalised mutual information and purity of found clusters [m].

@@ -120,7 +120,10 @@ class SimulatedScorer:
         labels: dict[int, tuple[Tensor, Tensor]] = {}  # place -> found and true ones
         for chunk in on.chunking.cut(sizes):
             cohort = on.cohort(samples_of[chunk], 0, (on.seed, "score"))
-            if serving.label is None:
+            if serving.mixture is not None:
+                own = serving.mixture[chunk]
+                scores = on.on_device(cohort.score_mixture, serving.models, own)
+            elif serving.label is None:
                 scores = on.on_device(cohort.score, self._models(serving, ids[chunk]))
             else:
                 label = on.on_device(serving.label, cohort, models=serving.models)

@@ -12,6 +12,8 @@ from typing import Any, TypeGuard
 
 from scipy import stats
 
+from coterie.evaluation.measures import FIXED_METRICS
+
 # The metrics that a comparison shows, as far as the runs have them.
 SHOWN = ("accuracy", "accuracy_macro", "loss", "clusters", "ari", "distance")
 PERCENT = ("accuracy", "accuracy_macro")
@@ -27,9 +29,11 @@ class ComparisonResults:
     metrics: Mapping[str, Mapping[str, Mapping[Any, Mapping[str, Any]]]]
 
     def shown_metrics(self, federation: str) -> list[str]:
-        """The metrics that every run on a federation has in common with some other."""
+        """The metrics that are shown, as far as some run has them, and the algorithms' own."""
         runs = [run for each in self.metrics[federation].values() for run in each.values()]
-        return [name for name in SHOWN if any(name in run for run in runs)]
+        known = dict.fromkeys(name for run in runs for name in run)
+        own = [name for name in known if name not in FIXED_METRICS]
+        return [*(name for name in SHOWN if name in known), *own]
 
     def best(self, federation: str) -> str:
         """The algorithm with the highest mean accuracy, or the lowest loss where there is none.

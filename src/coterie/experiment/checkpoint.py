@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +13,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from coterie.core.errors import CheckpointError
+from coterie.core.layout import frozen_digest
+from coterie.core.sample_kinds import sample_kinds, stored_tensors
+from coterie.core.settings import identifying_settings
 from coterie.core.task import Task
 from coterie.data.federation import Federation, Samples
 from coterie.files import write_atomically
@@ -63,7 +65,8 @@ def load_checkpoint(path: Path, run: str) -> Checkpoint:
         )
     if facts["run"] != run:
         raise CheckpointError(
-            f"the checkpoint {path} belongs to another run: other settings or other data"
+            f"the checkpoint {path} belongs to another run: other settings, other data or another "
+            "network"
         )
     return Checkpoint(int(facts["rounds"]), run, tensors, json.loads(facts["notes"]))
 
@@ -78,19 +81,29 @@ def content_digest(tensors: dict[str, Tensor], facts: dict[str, str]) -> str:
     return total.hexdigest()
 
 
-def run_fingerprint(algorithm: Any, settings: Any, task: Task, federation: Federation) -> str:
-    """What a checkpoint must agree on: algorithm, settings, data and network.
+def run_fingerprint(
+    algorithm: Any,
+    settings: Any,
+    task: Task,
+    federation: Federation,
+    initial: Tensor | None = None,
+) -> str:
+    """What a checkpoint must agree on: algorithm, settings, data, network and first models.
 
     Not the number of rounds: a run may be given more of them.
     """
-    fixed = {name: value for name, value in asdict(settings).items() if name != "rounds"}
-    what = [
+    fixed = {n: value for n, value in identifying_settings(settings).items() if n != "rounds"}
+    what: list[Any] = [
         type(algorithm).__name__,
-        asdict(algorithm),
+        identifying_settings(algorithm),
         fixed,
         [task.layout.names, task.layout.shapes],
         [samples_fingerprint(part) for part in (federation.train, federation.test)],
     ]
+    # Named only where there are any, so that runs of before frozen weights keep their fingerprint.
+    frozen = frozen_digest(task.module)
+    what += [["frozen", frozen]] if frozen else []
+    what += [] if initial is None else [["initial", content_digest({"initial": initial}, {})]]
     return json_digest(what)
 
 
@@ -105,6 +118,10 @@ def samples_fingerprint(part: Samples | None) -> list[Any]:
         return []
     rows = torch.linspace(0, len(part.y) - 1, min(len(part.y), 1000), dtype=torch.float64).long()
     total = hashlib.sha256()
-    for tensor in (part.offsets, part.x[rows], part.y[rows]):
+    for tensor in (part.offsets, *stored_tensors(part.x[rows]), *stored_tensors(part.y[rows])):
         total.update(tensor.contiguous().view(torch.uint8).numpy().data)
-    return [len(part), list(part.x.shape), str(part.x.dtype), total.hexdigest()]
+    if isinstance(part.x, Tensor) and isinstance(part.y, Tensor):
+        return [len(part), list(part.x.shape), str(part.x.dtype), total.hexdigest()]
+    kinds = [str(kind) for stored in (part.x, part.y) for kind in sample_kinds(stored)]
+    lengths = [len(tensor) for stored in (part.x, part.y) for tensor in stored_tensors(stored)]
+    return [len(part), lengths, kinds, total.hexdigest()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,13 +23,36 @@ def client_module(outcome: Outcome, task: Task, client: int | str) -> nn.Module:
     place = torch.nonzero(serving.ids == number).flatten()
     if not len(place):
         raise SettingError(f"client {client} is not served a model: it did not answer")
-    alone = serving._replace(ids=serving.ids[place], cluster=serving.cluster[place])
+    alone = serving.for_clients(place)
+    if alone.mixture is not None:
+        return MixtureModule(task, serving.models, alone.mixture)
+    if int(alone.cluster) < 0:
+        raise SettingError(f"which model serves client {client} is known to that client alone")
     if serving.adapt is None:
         return load_model(task, serving.models[int(alone.cluster)])
     scorer = outcome.evaluator.scorer
     if not isinstance(scorer, SimulatedScorer):
         raise SettingError(f"client {client} makes a model of its own, which does not leave it")
     return load_model(task, scorer.own_models(alone)[0])
+
+
+class MixtureModule(nn.Module):
+    """Several models whose predictions are mixed in shares [1, k], as the task mixes them.
+
+    Models without a share are left out.
+    """
+
+    def __init__(self, task: Task, models: Tensor, shares: Tensor) -> None:
+        super().__init__()
+        used = shares[0] > 0
+        self.parts = nn.ModuleList(load_model(task, model) for model in models[used])
+        self.register_buffer("shares", shares[:, used].clone())
+        self.mix = task.mix
+        self.eval()
+
+    def forward(self, *inputs: Any) -> Tensor:
+        outputs = torch.stack([part(*inputs) for part in self.parts])  # [k, n, ...]
+        return self.mix(outputs[:, None], self.get_buffer("shares"))[0]
 
 
 def client_number(outcome: Outcome, client: int | str) -> int:

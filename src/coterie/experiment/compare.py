@@ -191,11 +191,14 @@ def do_run(
     """One run of a comparison, in a folder if there is one."""
     resume = place is not None and (place / "config.json").exists()
     if source.data is not None:
-        if isinstance(algorithm, str):
-            algorithm = make_settings(find("algorithm", algorithm), settings)
+        method: Algorithm[Any] = (
+            make_settings(find("algorithm", algorithm), settings)
+            if isinstance(algorithm, str)
+            else algorithm
+        )
         own = {name: settings[name] for name in setting_names(RunSettings) if name in settings}
         own["seed"] = seed
-        return simulate(algorithm, *source.data, folder=place, resume=resume, **own)
+        return simulate(method, *source.data, folder=place, resume=resume, **own)
     name = algorithm if isinstance(algorithm, str) else STAND_IN
     known = known_settings(algorithm, source, settings)
     words = [f"{key}={value}" for key, value in settings.items() if key in known]

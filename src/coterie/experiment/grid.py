@@ -25,6 +25,7 @@ from torch import Tensor
 
 from coterie.core.algorithm import Algorithm
 from coterie.core.errors import CoterieError, CoterieWarning, SettingError
+from coterie.core.sampling import Sampling
 from coterie.core.task import Task
 from coterie.data.federation import Federation
 from coterie.engine.copies.lockstep import LockstepClients, LockstepThreads
@@ -33,12 +34,14 @@ from coterie.evaluation.scoring import SimulatedScorer, first_test_id
 from coterie.experiment.checkpoint import Checkpoint, json_digest
 from coterie.experiment.folder import Record, RunFolder
 from coterie.experiment.health import recorded_warnings
+from coterie.experiment.initial import Initial
 from coterie.experiment.participants import OnReply
 from coterie.experiment.run import OnRound, Run
 from coterie.experiment.run_result import run_config
 from coterie.experiment.settings import RunSettings, grid_text, setting_names
 from coterie.files import to_json, write_text
 from coterie.registry import algorithm_name
+from coterie.tensors.threads import adaptive_threads
 
 COPIES = "copies.jsonl"
 
@@ -82,8 +85,13 @@ class Grid:
         settings: RunSettings,
         values: Mapping[str, Sequence[Any]],
         config: dict[str, Any] | None = None,
+        *,
+        initial: Initial | None = None,
+        sampling: Sampling | None = None,
     ) -> None:
         self.settings = settings
+        self.initial = initial
+        self.sampling = sampling
         self.values = values
         texts = {name: grid_text(several) for name, several in values.items()}
         whole = {**asdict(algorithm), **asdict(settings), **texts}  # type: ignore[call-overload]
@@ -123,6 +131,8 @@ class Grid:
             population=train,
             evaluator=Evaluator(algorithm, federation, scorer, self.settings.protocol),
             lockstep=True,
+            initial=self.initial,
+            sampling=self.sampling,
         )
 
     @property
@@ -154,7 +164,7 @@ class Grid:
         first.training.participants.on_reply = on_reply
         first.stopped, error = False, None
         locked = nullcontext() if self.folder is None else self.folder.locked()
-        with locked, closing(self.threads):
+        with locked, closing(self.threads), adaptive_threads(self.settings.threads):
             if first.state is None:
                 self._begin()
             if self.folder is not None and self.rounds < self.settings.rounds:

@@ -47,9 +47,9 @@ class HealthMonitor:
                 "or another seed"
             )
 
-    def check_models(self, state: Iterable[Tensor]) -> None:
-        """Warn if the state of an algorithm is no longer finite."""
-        floats = (tensor for tensor in state if tensor.is_floating_point())
+    def check_models(self, tensors: Iterable[Tensor]) -> None:
+        """Warn if tensors of an algorithm's state are no longer finite."""
+        floats = (tensor for tensor in tensors if tensor.is_floating_point())
         self.finite = all(bool(torch.isfinite(tensor).all()) for tensor in floats)
         self._check_finite(self.finite)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -37,9 +37,10 @@ def once(compute: Callable[[Any], Part]) -> Callable[[Any], Part]:
 class Outcome:
     """What one state of an algorithm is worth; each part is computed when it is first asked for."""
 
-    def __init__(self, evaluator: Evaluator, state: Any) -> None:
+    def __init__(self, evaluator: Evaluator, state: Any, own_metrics: Mapping[str, float]) -> None:
         self.evaluator = evaluator
         self.state = state
+        self.own_metrics = own_metrics  # those that the algorithm gives itself
 
     @property
     @once
@@ -75,7 +76,7 @@ class Outcome:
     @once
     def metrics(self) -> dict[str, float]:
         """All numbers of the state."""
-        return self.evaluator.metrics(self.evaluation, self.clusters)
+        return self.evaluator.metrics(self.evaluation, self.clusters) | dict(self.own_metrics)
 
     @property
     @once

@@ -2,72 +2,114 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from coterie.channel.lost_replies import LostReplies
-from coterie.channel.metering import ByteMeter, Metering
-from coterie.channel.progress import CountReplies
+from coterie.channel.lost_replies import LoseReplies
+from coterie.channel.metering import ByteMeter
 from coterie.core import seeds
-from coterie.core.clients import Clients
+from coterie.core.clients import Call, Clients, Filter, Traffic
+from coterie.core.errors import SettingError
 from coterie.core.population import Population, Purpose
+from coterie.core.sampling import FixedSize, Poisson, Sampling, draw_participants
 from coterie.experiment.settings import RunSettings
 
 OnReply = Callable[[int, int], None]  # the round, 0 for the start, and its replies so far
 
 
+def declared_sampling(settings: RunSettings, population: int) -> Sampling:
+    """How the settings of a run say that participants are drawn."""
+    if settings.sampling == "poisson":
+        count = settings.per_round
+        return Poisson(count / population if count else settings.fraction)
+    return FixedSize(settings.per_round or max(1, round(settings.fraction * population)))
+
+
+@dataclass(frozen=True)
+class ChosenClients:
+    """A sampling by a function of the user: the ids of the clients of a round, the first being 0.
+
+    Where the start of an algorithm needs more clients, others join in order of id.
+    """
+
+    choose: Callable[[int], Iterable[int]]
+
+    def draw(
+        self, round: int, population: int, generator: torch.Generator, at_least: int = 0
+    ) -> Tensor:
+        ids = torch.as_tensor([int(i) for i in self.choose(round)], dtype=torch.long)
+        others = torch.arange(population)
+        others = others[~torch.isin(others, ids)][: max(0, at_least - len(ids))]
+        return torch.cat([ids, others]).sort().values
+
+
+def make_sampling(participants: Sampling | Callable[[int], Iterable[int]]) -> Sampling:
+    """A sampling, or one by a function of the user."""
+    if callable(getattr(participants, "draw", None)) and not isinstance(participants, type):
+        return participants  # type: ignore[return-value]
+    if callable(participants) and not isinstance(participants, type):
+        return ChosenClients(participants)
+    raise SettingError(
+        "`participants` must be a function of the round that gives ids of clients, or an object "
+        f"with `draw`, got {participants!r}"
+    )
+
+
 class Participants:
     """Draws the clients of each round, loses some of their replies and counts the bytes."""
 
-    def __init__(self, population: Population, settings: RunSettings, bytes: ByteMeter) -> None:
+    def __init__(
+        self,
+        population: Population,
+        settings: RunSettings,
+        bytes: ByteMeter,
+        sampling: Sampling | None = None,
+    ) -> None:
         self.population = population
+        self.sampling = sampling or declared_sampling(settings, population.population)
         self.settings = settings
         self.bytes = bytes
+        self.channel: tuple[Filter, ...] = (LoseReplies(settings.lost),) if settings.lost else ()
         self.on_reply: OnReply | None = None  # called whenever clients have replied
         self._round = 0  # the round that is going on
         self._replies = 0  # in that round
         self._samples = 0  # calls of `sample`
 
-    @property
-    def per_round(self) -> int:
-        """How many clients take part in a round."""
-        count = round(self.settings.fraction * self.population.population)
-        return self.settings.per_round or max(1, count)
-
     def sample(self, round: int, at_least: int) -> Clients:
         """The clients of a round before the first, for the start of the algorithm."""
-        count = max(self.per_round, min(at_least, self.population.population))
+        at_least = min(at_least, self.population.population)
         self._samples += 1  # each call draws its own batches and loses its own replies
-        ids = self._draw(count, "start", round)
+        ids = self._draw("start", round, at_least)
         return self._connect("start", self._samples, ids=ids)
 
     def of_round(self, t: int) -> Clients:
         """The clients of a round; the first is round 0."""
         self._round, self._replies = t + 1, 0
-        return self._connect("round", t, ids=self._draw(self.per_round, "round", t), round=t)
+        return self._connect("round", t, ids=self._draw("round", t), round=t)
 
-    def _draw(self, count: int, *address: int | str) -> Tensor:
-        """`count` random clients, in order of id."""
+    def _draw(self, purpose: Purpose, round: int, at_least: int = 0) -> Tensor:
+        """Random clients, in order of id."""
+        generator = seeds.generator(self.settings.seed, "participants", purpose, round)
         m = self.population.population
-        if count >= m:
-            return torch.arange(m)
-        generator = seeds.generator(self.settings.seed, "participants", *address)
-        return torch.randperm(m, generator=generator)[:count].sort().values
+        return draw_participants(self.sampling, round, m, generator, at_least)
 
     def _connect(
         self, purpose: Purpose, *address: int | str, ids: Tensor, round: int = 0
     ) -> Clients:
-        """Clients behind the wrappers of this run."""
+        """Clients behind the channel of this run."""
         clients = self.population.at(purpose, *address, round=round, ids=ids)
-        if self.settings.lost:
-            start = (self.settings.seed, purpose, *address)
-            clients = LostReplies(clients, self.settings.lost, start)
-        clients = Metering(clients, self.bytes)
-        return clients if self.on_reply is None else CountReplies(clients, self._count_replies)
+        return clients.through(*self.channel, listener=self)
 
-    def _count_replies(self, count: int) -> None:
-        self._replies += count
+    def on_call(self, call: Call) -> None:
+        """A listener's: clients are about to be asked."""
+        self.bytes.on_call(call)
+
+    def on_replies(self, call: Call, traffic: Traffic) -> None:
+        """A listener's: some clients have replied."""
+        self.bytes.on_replies(call, traffic)
+        self._replies += traffic.replies
         if self.on_reply is not None:
             self.on_reply(self._round, self._replies)

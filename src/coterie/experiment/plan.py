@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from coterie.core.errors import CheckpointError, DataError, SettingError, did_you_mean
+from coterie.core.settings import added_settings
 from coterie.core.task import Task
 from coterie.data.federation import Federation
 from coterie.experiment.grid import Grid, grid_points
@@ -173,23 +174,26 @@ def assemble_plan(
     )
 
 
-def complete_settings(federation: str, values: dict[str, Any]) -> dict[str, Any]:
+def complete_settings(algorithm: str, federation: str, values: dict[str, Any]) -> dict[str, Any]:
     """The settings in a config.json.
 
-    Older ones name no network, because a federation had only one: that which it suggests.
+    Older ones name no network, because a federation had only one: that which it suggests. And they
+    lack settings that were added later, which had their defaults.
     """
-    if "network" in values:
-        return values
-    suggested = find("federation", federation).suggests
-    network = make_settings(find("network", suggested["network"]), suggested)
-    return {"network": suggested["network"], **asdict(network), **values}
+    if "network" not in values:
+        suggested = find("federation", federation).suggests
+        network = make_settings(find("network", suggested["network"]), suggested)
+        values = {"network": suggested["network"], **asdict(network), **values}
+    for owner in find_owners(algorithm, federation, values["network"]):
+        values = {**added_settings(owner), **values}
+    return values
 
 
 def plan_again(config: dict[str, Any], words: list[str]) -> Plan:
     """The plan of a run that goes on; words that ask for more than other rounds are refused."""
     try:
         algorithm, federation = config["algorithm"], config["federation"]
-        values = complete_settings(federation, config["settings"])
+        values = complete_settings(algorithm, federation, config["settings"])
         owners = find_owners(algorithm, federation, values["network"])
         if set(values) != set(setting_names(*owners)):
             raise CheckpointError(

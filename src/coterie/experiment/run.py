@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from coterie.channel.metering import ByteMeter
-from coterie.core.algorithm import Algorithm, Serving
+from coterie.core.algorithm import Algorithm, Serving, serve_clients
 from coterie.core.errors import CoterieError
 from coterie.core.population import Population
+from coterie.core.sampling import Sampling
 from coterie.core.task import Task
 from coterie.core.validate import at_most_clients
 from coterie.data.federation import Federation
@@ -27,12 +28,14 @@ from coterie.experiment.checkpoint import run_fingerprint
 from coterie.experiment.client_model import client_module
 from coterie.experiment.folder import Record, RunFolder
 from coterie.experiment.frames import clients_frame, history_frame
+from coterie.experiment.initial import Initial, given_models
 from coterie.experiment.participants import OnReply
 from coterie.experiment.run_result import run_config, run_result
 from coterie.experiment.settings import RunSettings
 from coterie.experiment.training import Training
 from coterie.registry import algorithm_name
 from coterie.report.sample_sheets import sample_sheets
+from coterie.tensors.threads import adaptive_threads
 
 OnRound = Callable[[Record, "Run"], object]  # called after each round, with its record
 
@@ -44,7 +47,9 @@ class Run:
     `clients`, `history`, `model(client)` and `report()` tell of the last round that was done.
 
     The clients are simulated on this machine unless a `population` is given, with an `evaluator`
-    that scores on its data.
+    that scores on its data. `initial` are the models to begin with, as `given_models` takes them;
+    without it, they are those of the task. `sampling` draws the participants of each round;
+    without it, the settings say how.
     """
 
     def __init__(
@@ -59,6 +64,8 @@ class Run:
         population: Population | None = None,
         evaluator: Evaluator | None = None,
         lockstep: bool = False,
+        initial: Initial | None = None,
+        sampling: Sampling | None = None,
     ) -> None:
         at_most_clients(settings, "per_round", len(federation))
         for part in (federation.train, federation.test):
@@ -80,8 +87,16 @@ class Run:
             )
             scorer = SimulatedScorer(federation, simulator)
             evaluator = Evaluator(algorithm, federation, scorer, settings.protocol)
+        self.initial = None if initial is None else given_models(initial, task)  # [j, d]
         self.training = Training(
-            population, evaluator, task, settings, start=start, lockstep=lockstep
+            population,
+            evaluator,
+            task,
+            settings,
+            start=start,
+            lockstep=lockstep,
+            initial=self.initial,
+            sampling=sampling,
         )
         self.folder: RunFolder | None = None
         self.stopped = False  # whether the rounds that are left are not to be done
@@ -174,8 +189,10 @@ class Run:
 
     @cached_property
     def fingerprint(self) -> str:
-        """What a checkpoint must agree on: algorithm, settings, data and network."""
-        return run_fingerprint(self.algorithm, self.settings, self.task, self.federation)
+        """What a checkpoint must agree on: algorithm, settings, data, network and first models."""
+        return run_fingerprint(
+            self.algorithm, self.settings, self.task, self.federation, self.initial
+        )
 
     def use_ray(self, shards: int, address: str = "") -> AbstractContextManager[Any]:
         """Run the clients in `shards` Ray actors; called before anything else is done.
@@ -208,6 +225,10 @@ class Run:
         clients have replied: with the number of the round, 0 for the start, and of the replies in
         it so far. An error in `on_round` ends the run; it is raised when the outcome is written.
         """
+        with adaptive_threads(self.settings.threads):
+            return self._complete(on_round, on_reply)
+
+    def _complete(self, on_round: OnRound | None, on_reply: OnReply | None) -> Run:
         self.training.participants.on_reply = on_reply
         self.stopped = False
         error = None
@@ -306,7 +327,7 @@ class Run:
             population=count,
             device=self.settings.device,
         )
-        serving = self.algorithm.serve(self.state, unseen.at("serve"))
+        serving = serve_clients(self.algorithm, self.state, unseen.at("serve"))
         return serving.cluster if serving.adapt is None else torch.full_like(serving.cluster, -1)
 
     @property

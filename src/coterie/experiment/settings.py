@@ -29,6 +29,11 @@ class RunSettings(Settings):
     per_round: int = setting(
         0, "clients that take part in a round, in place of a fraction; 0: by fraction", at_least(0)
     )
+    sampling: str = setting(
+        "fixed",
+        "participants; fixed: so many in each round, poisson: so many on average, each by itself",
+        one_of("fixed", "poisson"),
+    )
     lost: float = setting(0.0, "probability that a client's reply is lost")
     protocol: str = setting(
         "auto", "data by which a client chooses a model", one_of("auto", "train-loss", "test-loss")
@@ -36,6 +41,12 @@ class RunSettings(Settings):
     evaluate: int = setting(1, "rounds between two evaluations", at_least(1))
     checkpoint: int = setting(0, "rounds between checkpoints; 0: in 5 % of the time", at_least(0))
     chunk: int = setting(0, "clients simulated at a time; 0: by the model's size", at_least(0))
+    threads: int = setting(
+        0,
+        "threads of PyTorch; 0: as many as help, fewer on a busy machine",
+        at_least(0),
+        added=True,
+    )
     device: str = setting("cpu", "where client steps run: cpu, cuda, or cuda:N for one of several")
 
     def __post_init__(self) -> None:

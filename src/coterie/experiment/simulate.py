@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,15 @@ from torch import nn
 
 from coterie.core.algorithm import Algorithm
 from coterie.core.errors import SettingError, did_you_mean
+from coterie.core.sampling import Sampling
 from coterie.core.task import Task
 from coterie.data.federation import Federation
 from coterie.experiment.grid import Grid
+from coterie.experiment.initial import Initial
+from coterie.experiment.participants import make_sampling
 from coterie.experiment.run import OnRound, Run
 from coterie.experiment.settings import RunSettings, setting_names
+from coterie.tasks.defaults import algorithm_task
 
 
 def simulate(
@@ -25,6 +29,8 @@ def simulate(
     *,
     folder: str | Path | None = None,
     resume: bool = False,
+    initial: Initial | None = None,
+    participants: Sampling | Callable[[int], Iterable[int]] | None = None,
     on_round: OnRound | None = None,
     shards: int | None = None,
     ray: str = "",
@@ -35,6 +41,11 @@ def simulate(
 
     With a `folder` the run leaves its files there, and `resume=True` continues one that was
     interrupted, or one that is finished and is given more rounds.
+
+    `initial` are the models to begin with: a network that is trained already, its flat vector, one
+    for each cluster, or a file of them (docs/concepts.md). `participants` says who takes part in a
+    round, the first being 0: a function that gives the ids of clients, or an object like those of
+    `coterie.core.sampling`.
 
     `on_round(record, run)` is called after every round with its record and the run, whose `models`,
     `metrics` and `clients` are those of that round; `run.stop()` makes it the last. The result and
@@ -54,14 +65,18 @@ def simulate(
     """
     check_arguments(algorithm, federation, task)
     wanted = make_run_settings(settings)
+    task = algorithm_task(algorithm, federation, task)
+    sampling = None if participants is None else make_sampling(participants)
     if grid or wanted.starts > 1:
         if shards is not None or ray:
             raise SettingError("several starts or values run in one process; leave out shards")
-        copies = Grid(algorithm, federation, task, wanted, grid or {})
+        copies = Grid(
+            algorithm, federation, task, wanted, grid or {}, initial=initial, sampling=sampling
+        )
         if folder is not None:
             copies.use(Path(folder), resume=resume)
         return copies.complete(on_round)
-    run = Run(algorithm, federation, task, wanted)
+    run = Run(algorithm, federation, task, wanted, initial=initial, sampling=sampling)
     with run.use_ray(shards or 0, ray) if shards is not None or ray else nullcontext():
         if folder is not None:
             run.use(Path(folder), resume=resume)

@@ -20,6 +20,7 @@ from coterie.core.errors import CoterieError, SettingError
 from coterie.experiment.folder import RunFolder
 from coterie.experiment.plan import complete_settings, make_plan
 from coterie.files import read_json
+from coterie.tensors.threads import available_cores
 
 POLL_SECONDS = 0.2
 STOP_SECONDS = 30.0  # for a run to finish its round and leave a checkpoint
@@ -92,13 +93,6 @@ class SweepProcess:
         return lines[-1].removeprefix("coterie: ") if lines else "it was killed"
 
 
-def available_cores() -> int:
-    """The cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def thread_limits(processes: int) -> dict[str, str]:
     """The environment of each of several processes that compute at the same time: its threads.
 
@@ -165,7 +159,7 @@ def check_job(job: Job) -> int:
         config = RunFolder.existing(job.folder).config
         names = (config.get("algorithm"), config.get("federation"))
         if names != (plan.algorithm_name, plan.federation_name) or (
-            complete_settings(names[1], config.get("settings", {})) != plan.values()
+            complete_settings(*names, config.get("settings", {})) != plan.values()
         ):
             raise SettingError(
                 f"{job.folder} holds a run with other settings; give another folder with --out"

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import time
-from typing import Any, get_type_hints
+from collections.abc import Mapping
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from coterie.channel.metering import ByteMeter
 from coterie.core import seeds
 from coterie.core.algorithm import Info, Start
-from coterie.core.errors import CoterieError
+from coterie.core.errors import CoterieError, SettingError
 from coterie.core.population import Population
+from coterie.core.sampling import Sampling
+from coterie.core.state import annotated_state, describe_state, rebuild_state, state_tensors
 from coterie.core.task import Task
 from coterie.evaluation.evaluator import Evaluator
+from coterie.evaluation.measures import FIXED_METRICS
 from coterie.experiment.checkpoint import Checkpoint
 from coterie.experiment.folder import Record
 from coterie.experiment.health import HealthMonitor
@@ -38,12 +43,16 @@ class Training:
         *,
         start: int,
         lockstep: bool,
+        initial: Tensor | None,
+        sampling: Sampling | None = None,
     ) -> None:
         self.algorithm = evaluator.algorithm
         self.federation = evaluator.federation
         self.task = task
         self.settings = settings
+        self.sampling = sampling  # of participants; None: as the settings say
         self.start = start  # which of several independent starts it is
+        self.initial = initial  # [j, d] the models to begin with; None: those of the task
         due = set[int]() if lockstep else frame_rounds(settings.rounds, settings.evaluate)
         self.frames = MapFrames(self.federation.cluster, due)
         self._outcome: Outcome | None = None  # of the state, once somebody asked for it
@@ -53,6 +62,7 @@ class Training:
         self.records: list[Record] = []  # one for each round
         self.health = HealthMonitor(lockstep=lockstep)
         self.bytes = ByteMeter()
+        self.own_metrics: dict[str, float] = {}  # the last of each that the algorithm told
         self.start_bytes = [0, 0]  # down and up, before round 1
         self.start_seconds = 0.0
         self.move_to(population, evaluator)
@@ -61,12 +71,24 @@ class Training:
         """Train on these clients; called before the start."""
         self.population = population
         self.evaluator = evaluator
-        self.participants = Participants(population, self.settings, self.bytes)
+        self.participants = Participants(population, self.settings, self.bytes, self.sampling)
 
     def begin(self) -> None:
         """Let the algorithm make its first state."""
         began = time.perf_counter()
-        seed = self.settings.seed
+        start = self._first()
+        with self.health.record_warnings():
+            self.state = self.algorithm.init(start)
+        if self.initial is not None and not start.asked:
+            name = type(self.algorithm).__name__
+            raise SettingError(f"`initial` must be left out: {name} begins with no model")
+        self.start_bytes = [self.bytes.total("down"), self.bytes.total("up")]
+        self.start_seconds = time.perf_counter() - began
+        self.population.notes()  # those of the start do not belong to the first round
+
+    def _first(self) -> Start:
+        """What the algorithm begins with."""
+        seed, copies = self.settings.seed, self.settings.starts
         start = Start(
             sampler=self.participants,
             task=self.task,
@@ -74,12 +96,14 @@ class Training:
             # The first start is that of a run alone.
             seed=seeds.derive(seed, "another start", self.start) if self.start else seed,
             truth=self.federation.cluster,
+            initial=self.initial,
         )
-        with self.health.record_warnings():
-            self.state = self.algorithm.init(start)
-        self.start_bytes = [self.bytes.total("down"), self.bytes.total("up")]
-        self.start_seconds = time.perf_counter() - began
-        self.population.notes()  # those of the start do not belong to the first round
+        if copies > 1 and start.brings_weights:
+            raise SettingError(
+                f"`starts` must be 1 where the network or `initial` brings the weights, for all "
+                f"starts would be alike, got {copies}"
+            )
+        return start
 
     @property
     def outcome(self) -> Outcome:
@@ -87,7 +111,7 @@ class Training:
         if self.state is None:
             raise CoterieError("a run has models from its start on: call `complete` first")
         if self._outcome is None:
-            self._outcome = Outcome(self.evaluator, self.state)
+            self._outcome = Outcome(self.evaluator, self.state, self.own_metrics)
         return self._outcome
 
     def do_round(self) -> Record:
@@ -101,7 +125,7 @@ class Training:
             self.state, info = self.algorithm.round(self.state, clients)
             moves = self._move_clients(info)
             self.health.check_clusters(self.cluster, info.clusters)
-            self.health.check_models(self.state)
+            self.health.check_models(state_tensors(self.state).values())
         metrics: dict[str, float] = {}
         by_cluster: dict[str, list[float | None]] = {}
         scored = None
@@ -110,11 +134,13 @@ class Training:
                 metrics, by_cluster = self._evaluate(t + 1)
                 self.health.check_metrics(metrics)
             scored = self.outcome.evaluation.scored
+        own = algorithm_metrics(self.algorithm, info, metrics)
+        self.own_metrics |= own
         known = self.cluster[self.cluster >= 0]
         record = {
             "round": t + 1,
             "seconds": time.perf_counter() - began,
-            "metrics": metrics,
+            "metrics": metrics | own,
             "by_cluster": by_cluster,
             "sizes": torch.bincount(known, minlength=info.clusters).tolist(),
             "moves": moves,
@@ -131,6 +157,8 @@ class Training:
 
     def _move_clients(self, info: Info) -> dict[int, list[int]]:
         """Update the clusters of the clients that answered; those that changed, by new cluster."""
+        if info.cluster is None:
+            return {}
         moved = info.ids[self.cluster[info.ids] != info.cluster]
         self.cluster[info.ids] = info.cluster
         moves: dict[int, list[int]] = {}
@@ -153,13 +181,15 @@ class Training:
 
     def to_checkpoint(self, run: str) -> Checkpoint:
         """All that the run with the fingerprint `run` needs to go on from here, bit for bit."""
-        tensors = {f"state.{name}": value for name, value in self.state._asdict().items()}
+        tensors = {f"state.{path}": tensor for path, tensor in state_tensors(self.state).items()}
         tensors |= self.population.memory.to_tensors()
         tensors["cluster"] = self.cluster
         notes = {
+            "state": describe_state(self.state, self.algorithm),
             "bytes": [[*key, count] for key, count in self.bytes.parts.items()],
             "start_bytes": self.start_bytes,
             "start_seconds": self.start_seconds,
+            "metrics": self.own_metrics,
             "collapsed": self.health.collapsed,
             "warnings": self.health.warnings,
         }
@@ -168,14 +198,33 @@ class Training:
     def restore(self, checkpoint: Checkpoint, records: list[Record]) -> None:
         """Go on from a checkpoint and the records of the rounds before it."""
         tensors, notes = checkpoint.tensors, checkpoint.notes
-        state = get_type_hints(type(self.algorithm).init)["return"]
-        self.state = state(*(tensors[f"state.{name}"] for name in state._fields))
+        structure = notes.get("state") or annotated_state(self.algorithm)
+        self.state = rebuild_state(structure, tensors, self.algorithm, "state")
         self.cluster = tensors["cluster"]
         self.records = records
         for step, way, part, count in notes["bytes"]:
             self.bytes.parts[step, way, part] = count
         self.start_bytes = notes["start_bytes"]
         self.start_seconds = notes["start_seconds"]
+        self.own_metrics = notes.get("metrics", {})
         self.health.collapsed = notes["collapsed"]
         self.health.warnings = notes["warnings"]
         self.population.memory.restore(tensors)
+
+
+def algorithm_metrics(algorithm: Any, info: Info, metrics: Mapping[str, float]) -> dict[str, float]:
+    """The algorithm's own metrics of a round, which must not be named as `metrics` are."""
+    own: dict[str, float] = {}
+    for name, value in info.metrics.items():
+        if name in FIXED_METRICS or name in metrics:
+            raise CoterieError(
+                f"{type(algorithm).__name__} must give its metric {name} another name, for coterie "
+                "itself has one of that name"
+            )
+        try:
+            own[name] = float(value)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise CoterieError(
+                f"the metric {name} of {type(algorithm).__name__} must be a number, got {value!r}"
+            ) from error
+    return own

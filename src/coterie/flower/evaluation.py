@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from coterie.core.algorithm import Serving
-from coterie.core.clients import Clients
-from coterie.core.task import TaskMetrics, task_metrics
+from coterie.core.clients import Clients, merge_answers
+from coterie.core.task import MetricSums, task_metrics
 from coterie.evaluation.client_map import compares_losses
 from coterie.evaluation.scoring import Evaluation, SampleClusters
 from coterie.flower.clients import Network
+from coterie.flower.replies import NodeReply, check_fields, disagreement
+from coterie.flower.step_exchange import encode_step, without
+from coterie.flower.wire import BadPacket, Packet
+
+MAX_CLASSES = 100  # true clusters of samples, where no schema says how many there are
 
 
 class NetworkScorer:
@@ -25,6 +30,8 @@ class NetworkScorer:
         self.network = network
         # Asked once: nodes come and go, and metrics keep their names.
         self.tested = all(node.tested for node in network.roster.nodes.values())
+        schema = network.app.schema
+        self.classes = len(schema.classes) if schema else MAX_CLASSES
         self._map: tuple[Tensor, Tensor] | None = None  # ids of clients, and what places them
 
     def clients(self, part: str) -> Clients:
@@ -40,11 +47,11 @@ class NetworkScorer:
         assert samples_of is None, "a client of a network has only its own samples"
         ids, answer = self._ask(serving, part, with_map)
         answered = torch.isin(serving.ids, ids)
-        serving = serving._replace(ids=serving.ids[answered], cluster=serving.cluster[answered])
+        serving = serving.for_clients(answered)
         if answer is None:
             nothing = torch.arange(0)
-            samples = None if serving.label is None else SampleClusters(nothing, nothing, nothing)
-            return Evaluation(serving, TaskMetrics({}, {}), samples)
+            clusters = None if serving.label is None else SampleClusters(nothing, nothing, nothing)
+            return Evaluation(serving, MetricSums(self.network.task, 0).finish(), clusters)
         quality = task_metrics(self.network.task, answer.scores)
         if serving.label is None:
             return Evaluation(serving, quality)
@@ -66,12 +73,65 @@ class NetworkScorer:
         """What came with the last evaluation; asked for only where there was none."""
         if self._map is None:  # a run that was complete is resumed
             self._ask(serving, "train", with_map=True)
-        assert self._map is not None
-        return self._map
+        return (torch.arange(0), torch.zeros(0, 0)) if self._map is None else self._map
 
     def _ask(self, serving: Serving, part: str, with_map: bool) -> tuple[Tensor, Any]:
-        compared = "losses" if compares_losses(serving) else "gradients"
-        ids, answer = self.network.score(serving, part, compared if with_map else "")
-        if with_map:
-            self._map = ids, torch.zeros(0, 0) if answer is None else answer.map
+        """Who was scored [a], and what they sent; None if nobody was."""
+        if not len(serving.ids):
+            return serving.ids, None
+        drawn = ("losses" if compares_losses(serving) else "gradients") if with_map else ""
+        scores = ScoreExchange(serving, part, drawn, self.classes)
+        replies = self.network.ask("score", serving.ids, scores.contents, scores.read)
+        refused: dict[int, str] = {}
+        for place, reason in disagreement("score", replies).items():
+            refused |= dict.fromkeys(replies[place].ids.tolist(), reason)
+        self.network.report_refused(refused)
+        ids, answer = merge_answers(*((r.ids, r.upload) for r in without(replies, refused)))
+        if with_map and answer is not None:
+            self._map = ids, answer.map
         return ids, answer
+
+
+class ScoreExchange:
+    """What crosses when clients score models: messages to nodes, and their replies.
+
+    part     of the clients' data that they score on
+    drawn    what places clients on a map: losses, gradients, or nothing
+    classes  how many true clusters of samples there may be
+    """
+
+    def __init__(self, serving: Serving, part: str, drawn: str, classes: int) -> None:
+        self.serving, self.part, self.drawn, self.classes = serving, part, drawn, classes
+        counts = ["counts"] if serving.label is not None else []
+        self.fields = ["scores", *counts, *(["map"] if drawn else [])]
+        self.kind: Any = NamedTuple("Scored", [(n, Tensor) for n in self.fields])  # type: ignore[misc]
+
+    def contents(self, ids: Tensor) -> Packet:
+        """What the message to the node of clients `ids` says."""
+        serving = self.serving
+        place = torch.searchsorted(serving.ids, ids)
+        cluster, models = serving.cluster[place], serving.models
+        mixture = {} if serving.mixture is None else {"mixture": serving.mixture[place]}
+        if serving.label is None and not mixture and self.drawn != "losses":
+            used, cluster = cluster.unique(return_inverse=True)
+            models = models[used]
+        step = serving.adapt or serving.label
+        header, tensors = ({"plain": {}}, {}) if step is None else encode_step(step, {}, ids)
+        use = "" if step is None else ("adapt" if serving.adapt else "label")
+        header |= {"part": self.part, "map": self.drawn, "use": use, "classes": self.classes}
+        tensors |= {"models": models, "cluster": cluster, "common": serving.models[:1]}
+        tensors |= mixture
+        return Packet(header, tensors)
+
+    def read(self, ids: Tensor, reply: Packet) -> NodeReply:
+        """The reply of the node of clients `ids`."""
+        check_fields("score", self.fields, reply)
+        for name, value in reply.tensors.items():
+            if value.dim() < 2 or len(value) != len(ids):
+                raise BadPacket(f"{name} must have {len(ids)} rows, one for each client")
+        if self.serving.label is not None:
+            counts = reply.tensor("counts")
+            shape = (len(ids), len(self.serving.models), self.classes)
+            if tuple(counts.shape) != shape or counts.dtype != torch.int64 or (counts < 0).any():
+                raise BadPacket(f"counts must be {list(shape)} whole numbers from 0 on")
+        return NodeReply(ids, self.kind(**{name: reply.tensor(name) for name in self.fields}))

@@ -1,72 +1,186 @@
-"""What the clients of a node keep between rounds, on the node's own disk.
+"""What the clients of a node keep between rounds, on the node's own disk, and what they answered.
 
 A run may have to go back: a SuperLink that dies is started again, and the run goes on from the last
-checkpoint, which may be some rounds behind what the nodes have done. So every change of the memory
-is kept as a version, named after the rounds done by then and the attempt that made it:
+checkpoint, which may be some rounds behind what the nodes have done. And a step may be asked for
+again, since its reply was lost. So every change of the memory is kept as a version, named after the
+rounds done by then, the number of the message in its attempt, and the attempt:
 
-    RUN/00000007-ATTEMPT.safetensors
+    00000007-00000012-ATTEMPT.safetensors
 
-A message that trains towards 8 rounds builds on the newest version up to 7, and on what the same
-attempt has already done towards 8; versions of other attempts from 8 on belong to rounds that the
-run has gone back on, and are removed. Versions older than the server's checkpoint are removed too.
+A step is answered once. Asked again, it is computed again from the version before it, beside the
+very clients that it was computed beside (`steps.json` names them), so that no bit of it differs.
+
+Versions from the rounds on that an attempt begins with belong to rounds that the run has gone back
+on, and are removed; so are those that neither the server's checkpoint nor the last step needs.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
 import re
-import shutil
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import safetensors.torch
+import torch
+from torch import Tensor
 
+from coterie.core.errors import CoterieError
 from coterie.engine.client_memory import ClientMemory
-from coterie.files import remove_unfinished, write_atomically
+from coterie.files import read_json, write_atomically, write_text
+from coterie.flower.memory_folders import STEPS, mark, open_run, read_marker
 
-RUNS_KEPT = 2  # runs whose memory stays; those before are over
-VERSION = re.compile(r"(\d{8})-(\w+)\.safetensors")
+VERSION = re.compile(r"(\d{8})-(\d{8})-(\w+)\.safetensors")
+# Kept beside what steps keep: when a client last kept something, as rounds done by then and one.
+# The server knows it too, and so it is noticed when a node has lost what its clients kept.
+WHEN_KEPT = "when kept"
 
 
-class MemoryVersions:
-    """The versions of the clients' memory on a node, for one run."""
+class StepNumber(NamedTuple):
+    """Where in a run a step is."""
 
-    def __init__(self, folder: Path, run: str) -> None:
-        assert re.fullmatch(r"\w+", run), run
-        self.folder = folder / run
-        self.folder.mkdir(parents=True, exist_ok=True)
-        remove_unfinished(self.folder)
-        others = [path for path in folder.iterdir() if path.is_dir() and path != self.folder]
-        others.sort(key=lambda path: path.stat().st_mtime, reverse=True)
-        for old in others[RUNS_KEPT - 1 :]:
-            shutil.rmtree(old, ignore_errors=True)
+    rounds: int  # that are done when it is
+    exchange: int  # number of the message in this attempt
+    attempt: str  # at the run, which may be resumed
 
-    def read(self, memory: ClientMemory, rounds: int, attempt: str, *, training: bool) -> None:
-        """Let `memory` be what it was after `rounds` rounds, or what `attempt` made of it so far.
 
-        If `training`, the message leads to `rounds`, and what other attempts made of it is removed.
+class Version(NamedTuple):
+    """What clients kept after a step."""
+
+    step: StepNumber
+    path: Path
+
+
+class RunMemory:
+    """The memory of one run on a node whose clients have these names."""
+
+    def __init__(self, memory: Path, run: str, names: list[str]) -> None:
+        if not run.isalnum():
+            raise CoterieError(f"a run must have a name of letters and digits, got {run!r}")
+        # Nodes may share a folder; each has what its own clients keep.
+        clients = hashlib.sha256(json.dumps(names).encode()).hexdigest()[:8]
+        self.memory, self.run, self.name = memory, run, f"{run}-{clients}"
+        self.folder = memory / self.name
+
+    def begin(self, step: StepNumber) -> list[dict[str, int]]:
+        """Get ready for a step that trains: whom it was computed for before, message by message.
+
+        These are clients by name, with their numbers. A step is refused where the run has gone on
+        from it.
         """
-        for number, maker, path in self._versions():
-            if training and number >= rounds and maker != attempt:
-                path.unlink()
-        usable = [path for number, _, path in self._versions() if number <= rounds]
+        self.folder = open_run(self.memory, self.name, self.run)
+        log = self._log()
+        over = step.attempt in log["attempts"][:-1]
+        if log["attempts"][-1:] != [step.attempt] and not over:
+            log = {"attempts": [*log["attempts"], step.attempt], "exchange": -1, "clients": []}
+            for version in self._versions():
+                if version.step.rounds >= step.rounds:
+                    version.path.unlink()
+            write_text(self.folder / STEPS, json.dumps(log))
+        if over or step.exchange < log["exchange"]:
+            raise CoterieError("the run has gone on from the step that is asked for")
+        answered: list[dict[str, int]] = log["clients"]
+        return answered if step.exchange == log["exchange"] else []
+
+    def note_answer(self, step: StepNumber, clients: dict[str, int]) -> None:
+        """Write down that a step is answered for these clients, before it is."""
+        log = self._log()
+        before = log["clients"] if step.exchange == log["exchange"] else []
+        log |= {"exchange": step.exchange, "clients": [*before, clients]}
+        write_text(self.folder / STEPS, json.dumps(log))
+
+    def read_before(self, memory: ClientMemory, step: StepNumber) -> None:
+        """Let `memory` be what it was before a step that trains."""
+        place = step.rounds, step.exchange
+        self._load(memory, [v for v in self._versions() if v.step[:2] < place])
+
+    def read_after(self, memory: ClientMemory, rounds: int, exchange: float = math.inf) -> None:
+        """Let `memory` be what it was after so many rounds, or after a message of the last one."""
+        place = rounds, exchange
+        self._load(memory, [v for v in self._versions() if v.step[:2] <= place])
+
+    def write(self, memory: ClientMemory, step: StepNumber, saved: int) -> None:
+        """Keep `memory` as that after a step; the server has a checkpoint of `saved` rounds."""
+        tensors = {f"rows.{name}": rows.contiguous() for name, rows in memory.rows.items()}
+        tensors |= {f"known.{name}": known for name, known in memory.known.items()}
+        path = self.folder / f"{step.rounds:08d}-{step.exchange:08d}-{step.attempt}.safetensors"
+        write_atomically(path, lambda file: safetensors.torch.save_file(tensors, file))
+        memory.changed = False
+        self._remove_old(saved)
+
+    def finish(self) -> None:
+        """The run is over: its folder may go when another run begins."""
+        known = read_marker(self.folder)
+        if known is not None:
+            mark(self.folder, self.run, finished=True)
+
+    def _remove_old(self, saved: int) -> None:
+        """Remove the versions that nothing goes back to.
+
+        What stays: the last two, the last of every round that the checkpoint does not hold, and the
+        last that it does.
+        """
+        versions = self._versions()
+        last_of = {version.step.rounds: version for version in versions}
+        held = [last for rounds, last in last_of.items() if rounds <= saved][-1:]
+        later = [last for rounds, last in last_of.items() if rounds > saved]
+        for old in set(versions) - {*versions[-2:], *held, *later}:
+            old.path.unlink()
+
+    def _load(self, memory: ClientMemory, versions: list[Version]) -> None:
         memory.rows, memory.known, memory.changed = {}, {}, False
-        if usable:
-            for name, tensor in safetensors.torch.load_file(usable[-1]).items():
+        if versions:
+            for name, tensor in safetensors.torch.load_file(versions[-1].path).items():
                 owner, _, rest = name.partition(".")
                 (memory.rows if owner == "rows" else memory.known)[rest] = tensor
 
-    def write(self, memory: ClientMemory, rounds: int, attempt: str, saved: int) -> None:
-        """Keep `memory` as that after `rounds` rounds; the server has a checkpoint of `saved`."""
-        tensors = {f"rows.{name}": rows.contiguous() for name, rows in memory.rows.items()}
-        tensors |= {f"known.{name}": known for name, known in memory.known.items()}
-        path = self.folder / f"{rounds:08d}-{attempt}.safetensors"
-        write_atomically(path, lambda file: safetensors.torch.save_file(tensors, file))
-        memory.changed = False
-        before = [path for number, _, path in self._versions() if number <= saved]
-        for old in before[:-1]:
-            old.unlink()
-
-    def _versions(self) -> list[tuple[int, str, Path]]:
-        """Every version: rounds, attempt and file; the newest last."""
+    def _versions(self) -> list[Version]:
+        """Every version, the newest last."""
+        if read_marker(self.folder) is None:
+            return []
         matches = [(VERSION.fullmatch(path.name), path) for path in self.folder.iterdir()]
-        found = [(int(match[1]), match[2], path) for match, path in matches if match]
-        return sorted(found, key=lambda version: (version[0], version[2].stat().st_mtime_ns))
+        return sorted(
+            Version(StepNumber(int(match[1]), int(match[2]), match[3]), path)
+            for match, path in matches
+            if match
+        )
+
+    def _log(self) -> dict[str, Any]:
+        """The attempts so far, and whom the last step was computed for, as `steps.json` has it."""
+        empty: dict[str, Any] = {"attempts": [], "exchange": -1, "clients": []}
+        log: dict[str, Any] = read_json(self.folder / STEPS, empty)
+        return log
+
+
+def copy_rows(source: ClientMemory, target: ClientMemory, ids: Tensor) -> None:
+    """Let `target` keep what `source` has of clients `ids`."""
+    for name in source.rows:
+        known = ids[source.remembers(name, ids)]
+        if len(known):
+            target.keep(name, known, source.recall(name, known))
+
+
+def check_kept(memory: ClientMemory, clients: dict[str, int], expected: Tensor) -> None:
+    """Refuse to go on where clients kept more, by the server's account, than is here.
+
+    clients   their numbers, by name
+    expected  [a] when each last kept something, as rounds done by then and one; 0: never
+    """
+    ids = torch.tensor(list(clients.values()))
+    if expected.shape != ids.shape or expected.dtype != torch.long:
+        raise CoterieError("a message must say when its clients last kept something")
+    there = torch.zeros_like(expected)
+    known = memory.remembers(WHEN_KEPT, ids)
+    if bool(known.any()):
+        there[known] = memory.recall(WHEN_KEPT, ids)[known]
+    lost = torch.nonzero(there < expected).flatten().tolist()
+    if lost:
+        rounds = int(expected[lost[0]]) - 1
+        when = f"in round {rounds}" if rounds else "before the first round"
+        others = f" (as of {len(lost) - 1} others)" if len(lost) > 1 else ""
+        raise CoterieError(
+            f"what client {list(clients)[lost[0]]} kept {when}{others} is not in its node's memory "
+            "any more, and without it the client cannot go on in this run"
+        )

@@ -1,11 +1,12 @@
 """What a node does: it holds some clients, and carries out their steps where their data are.
 
 A node may hold one client or many. It knows them by their names; the numbers that they have in the
-federation come with every message. A message asks for one of three things:
+federation come with every message. A message asks for one of four things:
 
     enrol   the names of its clients, how many samples they have, and the shape of these
     step    a client step of the algorithm, on some of its clients
     score   how well given models serve its clients, on their test samples
+    finish  nothing any more: the run is over
 
 Of code, a message can only name client steps of algorithms that are installed on the node.
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import time
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,25 +23,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from coterie.core.clients import Call, Stacked
-from coterie.core.cohort import Cohort
 from coterie.core.errors import CoterieError, DataError, SettingError, did_you_mean
+from coterie.core.layout import frozen_digest
 from coterie.data.federation import Federation
 from coterie.engine.client_memory import ClientMemory
 from coterie.engine.simulator import Simulator
-from coterie.evaluation.client_map import losses_or_gradients
-from coterie.evaluation.scoring import score_by_label
-from coterie.experiment.settings import make_settings, setting_names
-from coterie.flower.memory import MemoryVersions
+from coterie.flower.memory import RunMemory, check_kept
+from coterie.flower.node_scoring import score_clients
+from coterie.flower.node_steps import NodeSteps, find_step
+from coterie.flower.sample_kinds import encode_kinds
 from coterie.flower.settings import App
-from coterie.flower.wire import BadPacket, Packet, decode_arguments, decode_packet, encode_packet
-from coterie.registry import find
+from coterie.flower.wire import BadPacket, Packet, decode_packet, encode_packet
 from coterie.version import __version__
 
 if TYPE_CHECKING:
     from flwr.app import Context, Message
-
-START_ALGORITHMS = ("fedavg", "one-shot")  # whose steps others use to find a start
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +90,7 @@ class Node:
                 f"share {file.share} of {len(federation)} clients is nobody: the data has too few"
             )
         self.names = client_names(federation)[begin:end]
+        self.outputs = federation.outputs
         self.cluster = None if federation.cluster is None else federation.cluster[begin:end]
         self.train = federation.train.part(begin, end)
         self.test = None if federation.test is None else federation.test.part(begin, end)
@@ -102,8 +100,9 @@ class Node:
                 "not have; take a federation whose clients have test samples of their own"
             )
         self.task.check_samples(self.train.x, self.train.y)
-        self.ids = torch.arange(0)  # clients that the message names, by their number
-        self.rows = torch.arange(0)  # where these lie among the clients of this node
+        self.selected: dict[str, int] = {}  # clients that are worked on: their numbers, by name
+        self.ids = torch.arange(0)  # these numbers
+        self.rows = torch.arange(0)  # where these clients lie among those of this node
         self.memory = ClientMemory(len(self.train), self.locate)
         settings = app.plan.settings
         self.simulators = {
@@ -119,7 +118,7 @@ class Node:
             if samples is not None
         }
         self.folder = Path(file.memory)
-        self.versions: dict[str, MemoryVersions] = {}
+        self.steps = NodeSteps(self)
 
     def locate(self, ids: Tensor) -> Tensor:
         """Where clients lie among those of this node."""
@@ -128,7 +127,12 @@ class Node:
     def answer(self, packet: Packet) -> Packet:
         """The reply to a message."""
         action = packet.get("do", str)
-        actions = {"enrol": self.enrol, "step": self.run_step, "score": self.score}
+        actions = {
+            "enrol": self.enrol,
+            "step": self.run_step,
+            "score": self.score,
+            "finish": self.finish,
+        }
         if action not in actions:
             raise BadPacket(f"a node is not asked to {action!r}")
         return actions[action](packet)
@@ -141,114 +145,56 @@ class Node:
             "app": self.app.fingerprint,
             "clients": self.names,
             "cluster": None if self.cluster is None else self.cluster.tolist(),
-            "shape": list(samples.x.shape[1:]),
-            "types": [str(v.dtype).removeprefix("torch.") for v in (samples.x, samples.y)],
+            "samples": encode_kinds(samples),
+            "outputs": self.outputs,
             "tested": self.test is not None,
+            "frozen": frozen_digest(self.task.module),
         }
         return Packet(header, {"sizes": samples.sizes})
 
     def run_step(self, packet: Packet) -> Packet:
         """Run a client step on some clients."""
         began = time.perf_counter()
-        step = self.client_step(packet)
         self.find_clients(packet)
-        trains = packet.get("trains", bool)
-        versions, rounds, attempt = self.restore_memory(packet, training=trains)
-        simulator = self.simulators[packet.get("part", str)]
-        address = tuple(packet.get("address", list))
-        if not all(isinstance(piece, int | str) for piece in address):
-            raise BadPacket("the address of a step must be numbers and texts")
-        stack = Stacked()
-        arguments = decode_arguments(packet, self.ids)
-        call = Call(step, self.ids, packet.get("round", int), address, arguments, trains)
-        _, total = simulator.collect(call, stack)
-        upload = stack.finish(total)
-        if self.memory.changed and trains:
-            versions.write(self.memory, rounds, attempt, packet.get("saved", int))
-        seconds = time.perf_counter() - began
-        return Packet({"seconds": seconds, "fields": list(upload._fields)}, upload._asdict())
+        tensors, lost, kept = self.steps.answer(packet)
+        return reply_packet(began, tensors, lost=lost, kept=kept)
 
     def score(self, packet: Packet) -> Packet:
         """How well models serve some clients; what they predict stays here."""
         began = time.perf_counter()
         self.find_clients(packet)
-        self.restore_memory(packet, training=False)
-        train = self.simulators["train"]
-        models, cluster = packet.tensor("models"), packet.tensor("cluster")
-        use, drawn = packet.get("use", str), packet.get("map", str)
-        step: Any = self.client_step(packet) if use else None
-        extra = decode_arguments(packet, self.ids)
+        step = find_step(self.app, packet) if packet.get("use", str) else None
+        self.run_memory(packet).read_after(self.memory, packet.get("rounds", int))
+        check_kept(self.memory, self.selected, packet.tensor("kept"))
+        return reply_packet(began, score_clients(self, packet, step), lost=[], kept=False)
 
-        def score_labels(cohort: Cohort) -> tuple[Tensor, ...]:
-            found = step(cohort, models=models, **extra)
-            counts = count_clusters(found, cohort, len(models), packet.get("classes", int))
-            return score_by_label(cohort, models, found), counts
-
-        def score_models(cohort: Cohort) -> tuple[Tensor, ...]:
-            own = models[cluster[torch.searchsorted(self.ids, cohort.ids)]]
-            if step is not None:
-                own = step(train.cohort(cohort.ids, 0, (train.seed, "adapt")), model=own, **extra)
-            return (cohort.score(own),)
-
-        def map_rows(cohort: Cohort) -> tuple[Tensor, ...]:
-            by_loss = drawn == "losses"
-            common = models if by_loss else packet.tensor("common")
-            return (losses_or_gradients(cohort, common, train.seed, by_loss),)
-
-        on = self.simulators["test" if packet.get("part", str) == "test" else "train"]
-        found = self.compute_by_chunk(on, "score", score_labels if use == "label" else score_models)
-        answer = dict(zip(("scores", "counts"), found, strict=False))
-        if drawn:
-            (answer["map"],) = self.compute_by_chunk(train, "map", map_rows)
-        return Packet({"seconds": time.perf_counter() - began, "fields": list(answer)}, answer)
-
-    def compute_by_chunk(
-        self, simulator: Simulator, purpose: str, compute: Callable[[Cohort], tuple[Tensor, ...]]
-    ) -> list[Tensor]:
-        """What `compute` returns for all clients of a message, in their order, some at a time."""
-        chunks = list(simulator.chunks(self.ids))
-        order = torch.cat(chunks).argsort()
-        parts = [compute(simulator.cohort(ids, 0, (simulator.seed, purpose))) for ids in chunks]
-        return [torch.cat(column)[order] for column in zip(*parts, strict=True)]
+    def finish(self, packet: Packet) -> Packet:
+        """The run is over, and what its clients kept is no longer needed."""
+        self.run_memory(packet).finish()
+        return Packet({})
 
     def find_clients(self, packet: Packet) -> None:
-        """Set which clients a message means: their ids, and by their names the rows."""
+        """Select the clients that a message names and numbers."""
         ids, names = packet.tensor("ids"), packet.get("names", list)
-        rows = {name: row for row, name in enumerate(self.names)}
-        numbered = ids.dtype == torch.long and ids.shape == (len(names),)
+        numbered = ids.dtype == torch.long and ids.shape == (len(names),) and len(names) > 0
         if not numbered or bool((ids.diff() <= 0).any()):
             raise BadPacket("a message must number the clients that it names, in order")
-        if any(name not in rows for name in names):
+        if len(set(names)) < len(names) or not set(names) <= set(self.names):
             raise BadPacket("a message names clients that are not here")
-        self.ids, self.rows = ids, torch.tensor([rows[name] for name in names])
+        self.select(dict(zip(names, ids.tolist(), strict=True)))
 
-    def restore_memory(self, packet: Packet, *, training: bool) -> tuple[MemoryVersions, int, str]:
-        """Let the clients' memory be what it was at this point of the run."""
+    def select(self, clients: dict[str, int]) -> None:
+        """Let these clients, numbers by name in increasing order, be those that are worked on."""
+        rows = {name: row for row, name in enumerate(self.names)}
+        self.selected, self.ids = clients, torch.tensor(list(clients.values()))
+        self.rows = torch.tensor([rows[name] for name in clients])
+
+    def run_memory(self, packet: Packet) -> RunMemory:
+        """What clients keep in the run of a message."""
         run, attempt = packet.get("run", str), packet.get("attempt", str)
         if not (run.isalnum() and attempt.isalnum()):
             raise BadPacket("a run must have a name of letters and digits")
-        if run not in self.versions:
-            self.versions = {run: MemoryVersions(self.folder, run)}
-        rounds = packet.get("rounds", int)
-        self.versions[run].read(self.memory, rounds, attempt, training=training)
-        return self.versions[run], rounds, attempt
-
-    def client_step(self, packet: Packet) -> Any:
-        """The client step that a message names: of which algorithm, with which settings.
-
-        It is one of the app's algorithm, or of those with which others find a start.
-        """
-        of, name = packet.get("of", str), packet.get("step", str)
-        settings = packet.get("settings", dict)
-        if of not in (self.app.plan.algorithm_name, *START_ALGORITHMS):
-            raise BadPacket(f"this app has no algorithm {of!r}")
-        kind = find("algorithm", of)
-        if set(settings) != set(setting_names(kind)):
-            raise BadPacket(f"{of} has other settings")
-        step = getattr(make_settings(kind, settings), name, None) if name.isidentifier() else None
-        if not getattr(step, "__on_client__", False):
-            raise BadPacket(f"{of} has no client step {name!r}")
-        return step
+        return RunMemory(self.folder, run, self.names)
 
 
 class NodeWorker:
@@ -282,16 +228,17 @@ class NodeWorker:
             raise CoterieError(f"the step could not be carried out: {error}") from error
 
 
+def reply_packet(
+    began: float, tensors: dict[str, Tensor], *, lost: list[int], kept: bool
+) -> Packet:
+    """The reply to a message that the node began to answer at this moment."""
+    seconds = time.perf_counter() - began
+    return Packet(
+        {"seconds": seconds, "fields": list(tensors), "lost": lost, "kept": kept}, tensors
+    )
+
+
 def client_names(federation: Federation) -> list[str]:
     """The names of the clients; where they have none, their numbers."""
     width = len(str(len(federation)))
     return list(federation.clients) or [f"{i:0{width}d}" for i in range(len(federation))]
-
-
-def count_clusters(found: Tensor, cohort: Any, models: int, classes: int) -> Tensor:
-    """How many samples of each true cluster each found cluster holds, [m, models, classes]."""
-    tables = []
-    for row, (_, y) in zip(found, cohort, strict=True):
-        pairs = row[: len(y)] * classes + y
-        tables.append(torch.bincount(pairs, minlength=models * classes).view(models, classes))
-    return torch.stack(tables)

@@ -7,11 +7,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from coterie.core.fields import Role, roles
+from coterie.core.sample_kinds import PartKind
+from coterie.flower.sample_kinds import decode_kinds
 from coterie.flower.settings import App
-from coterie.flower.wire import TYPES, BadPacket, Packet
+from coterie.flower.wire import BadPacket, Packet
 
-Spec = dict[str, tuple[tuple[int, ...], torch.dtype]]  # field -> shape after the client axis, type
-Answers = list[tuple[Tensor, Any]]  # the clients of a node, and what they sent
+REPLY_HEADER = {"fields", "kept", "lost", "seconds", "startup"}
+MAX_OUTPUTS = 10**6
 
 
 class NodeInfo(NamedTuple):
@@ -20,9 +23,11 @@ class NodeInfo(NamedTuple):
     names: list[str]  # of its clients
     sizes: Tensor  # [a] training samples
     cluster: list[int] | None  # true clusters, where they are known
-    shape: tuple[int, ...]  # of one sample
-    types: tuple[torch.dtype, torch.dtype]  # of samples and of targets
+    inputs: tuple[PartKind, ...]  # what its samples are like
+    target: PartKind  # and their targets
+    outputs: int  # that a network needs for these
     tested: bool  # whether its clients have test samples
+    frozen: str  # digest of the frozen weights of its network
 
 
 def read_enrolment(app: App, reply: Packet) -> NodeInfo:
@@ -35,74 +40,102 @@ def read_enrolment(app: App, reply: Packet) -> NodeInfo:
     sizes = reply.tensor("sizes")
     if sizes.shape != (len(names),) or sizes.dtype != torch.long or bool((sizes < 1).any()):
         raise BadPacket("it must say how many samples each of its clients has")
-    shape, types = reply.get("shape", list), reply.get("types", list)
-    if not all(isinstance(n, int) and n > 0 for n in shape) or len(types) != 2:
-        raise BadPacket("it must say which shape its samples have")
-    if any(kind not in TYPES for kind in types):
-        raise BadPacket("it must say of which type its samples are")
+    inputs, target = decode_kinds(reply.header.get("samples"))
+    outputs = reply.get("outputs", int)
+    if not 1 <= outputs <= MAX_OUTPUTS:
+        raise BadPacket(f"a network has 1 to {MAX_OUTPUTS} outputs, got {outputs}")
     cluster = reply.header.get("cluster")
     complete = isinstance(cluster, list) and len(cluster) == len(names)
     if cluster is not None and not (complete and all(isinstance(c, int) for c in cluster)):
         raise BadPacket("it must say of all its clients in which true cluster they are, or of none")
-    kinds = TYPES[types[0]], TYPES[types[1]]
-    return NodeInfo(names, sizes, cluster, tuple(shape), kinds, bool(reply.header.get("tested")))
+    tested, frozen = bool(reply.header.get("tested")), str(reply.header.get("frozen", ""))
+    return NodeInfo(names, sizes, cluster, inputs, target, outputs, tested, frozen)
 
 
-def check_reply(
-    label: str, spec: Spec, count: int, reply: Packet, *, finite: bool = True
-) -> dict[str, Tensor]:
-    """The tensors of a reply, if they are what the step `label` returns for so many clients."""
-    if reply.get("fields", list) != list(spec) or set(reply.tensors) != set(spec):
-        raise BadPacket(f"{label} returns {', '.join(spec)}, got {', '.join(reply.tensors)}")
-    if set(reply.header) != {"fields", "seconds", "startup"}:
+def check_fields(label: str, fields: list[str], reply: Packet) -> None:
+    """Refuse a reply to `label` that has other fields, or says more than a reply does."""
+    if reply.get("fields", list) != fields or set(reply.tensors) != set(fields):
+        raise BadPacket(f"{label} returns {', '.join(fields)}, got {', '.join(reply.tensors)}")
+    if set(reply.header) != REPLY_HEADER:
         raise BadPacket(f"it says more than {label} does: {', '.join(reply.header)}")
-    for name, (shape, kind) in spec.items():
-        value = reply.tensor(name)
-        if tuple(value.shape) != (count, *shape) or value.dtype != kind:
-            raise BadPacket(
-                f"{name} of {label} must be {[count, *shape]} of {kind}, "
-                f"got {list(value.shape)} of {value.dtype}"
-            )
-        if finite and value.is_floating_point() and not bool(torch.isfinite(value).all()):
-            raise BadPacket(f"{name} of {label} is not finite")
-        if kind == torch.int64 and bool((value < 0).any()):  # all are counts or indices
-            raise BadPacket(f"{name} of {label} is negative")
-    return reply.tensors
+    reply.get("kept", bool)
 
 
-class OutlierFilter:
-    """Refuses vectors that are far larger than those that clients usually send.
+def who_answered(ids: Tensor, reply: Packet) -> Tensor:
+    """Which of the clients `ids` of a message have answered: all but those lost in the channel."""
+    lost = reply.get("lost", list)
+    if not all(type(place) is int and 0 <= place < len(ids) for place in lost):
+        raise BadPacket("it must say whose replies were lost")
+    arrived = torch.ones(len(ids), dtype=torch.bool)
+    arrived[lost] = False
+    return ids[arrived]
 
-    limit  how many times the usual norm a vector may have; 0: any
+
+def read_upload(label: str, kind: type, sizes: Tensor, k: int | None, reply: Packet) -> Any:
+    """The upload in a reply, if each field is what its role says.
+
+    sizes  [a] how many samples the clients who answered have
+    k      how many clusters there are, if anybody knows
     """
+    for name, role in roles(kind).items():
+        value = reply.tensor(name)
+        if value.dim() == 0 or len(value) != len(sizes):
+            raise BadPacket(f"{name} of {label} must have {len(sizes)} rows, one for each client")
+        if role in (Role.CLUSTER, Role.SIZE):
+            check_whole_numbers(label, name, value)
+        if role is Role.CLUSTER and k is not None and bool((value >= k).any()):
+            raise BadPacket(f"{label} knows {k} clusters, got another")
+        if role is Role.SIZE and bool(((value < 1) | (value > sizes)).any()):
+            raise BadPacket(
+                f"{name} of {label} must be at least 1 and at most the samples that its clients "
+                "were enrolled with"
+            )
+        if value.is_floating_point():
+            bad = (
+                value.isnan() if role is Role.LOSS else ~value.isfinite()
+            )  # a loss may be infinite
+            if bool(bad.any()):
+                raise BadPacket(f"{name} of {label} is not finite")
+    return kind(*(reply.tensor(name) for name in roles(kind)))
 
-    def __init__(self, limit: float) -> None:
-        self.limit = limit
-        self.usual_norm: dict[tuple[str, str], float] = {}  # of a field, by step and field
 
-    def remove_outliers(
-        self, label: str, field: str, answers: Answers
-    ) -> tuple[Answers, list[int]]:
-        """The answers to a step without the outliers in one field, and whose answers these are."""
-        values = [getattr(upload, field) for _, upload in answers]
-        if not values or not values[0].is_floating_point() or values[0][0].numel() < 2:
-            return answers, []
-        norms = [value.flatten(1).double().norm(dim=1) for value in values]
-        median = float(torch.cat(norms).median())
-        before = self.usual_norm.get((label, field))
-        usual = median if before is None else max(before, median)
-        if usual == 0:
-            return answers, []
-        accepted: Answers = []
-        outliers: list[int] = []
-        for (ids, upload), norm in zip(answers, norms, strict=True):
-            fine = norm <= self.limit * usual
-            outliers += ids[~fine].tolist()
-            if bool(fine.any()):
-                accepted.append((ids[fine], type(upload)(*(value[fine] for value in upload))))
-        if before is None or sum(map(len, norms)) > 2:
-            self.usual_norm[label, field] = usual
-        return accepted, outliers
+def check_whole_numbers(label: str, name: str, value: Tensor) -> None:
+    """Refuse what is not one whole number for each client, from 0 on."""
+    if value.dim() != 1 or value.dtype != torch.int64 or bool((value < 0).any()):
+        raise BadPacket(f"{name} of {label} must be one whole number for each client, from 0 on")
+
+
+class NodeReply(NamedTuple):
+    """What came from a node: the uploads of its clients, or a partial fold of them."""
+
+    ids: Tensor  # [a] the clients who answered
+    upload: Any = None
+    total: Any = None
+
+
+def disagreement(label: str, replies: list[NodeReply]) -> dict[int, str]:
+    """Which replies have fields of another shape or type than those of most clients, and how."""
+    votes: dict[Any, int] = {}
+    kinds = [upload_kinds(reply.upload) if len(reply.ids) else None for reply in replies]
+    for reply, kind in zip(replies, kinds, strict=True):
+        if kind is not None:
+            votes[kind] = votes.get(kind, 0) + len(reply.ids)
+    usual = max(votes, key=lambda kind: votes[kind], default=None)
+    found: dict[int, str] = {}
+    for place, kind in enumerate(kinds):
+        if kind is not None and usual is not None and kind != usual:
+            name, shape, dtype = next(
+                one for one, other in zip(kind, usual, strict=True) if one != other
+            )
+            found[place] = (
+                f"{name} of {label} is {list(shape)} of {dtype}, unlike that of most clients"
+            )
+    return found
+
+
+def upload_kinds(upload: Any) -> tuple[tuple[str, tuple[int, ...], torch.dtype], ...]:
+    """Name, shape after the client axis and type of each field."""
+    return tuple((n, tuple(v.shape[1:]), v.dtype) for n, v in upload._asdict().items())
 
 
 def reported_seconds(reply: Packet | None) -> list[float]:

@@ -16,6 +16,7 @@ from coterie.experiment.run_result import run_config
 from coterie.files import to_json, write_text
 from coterie.flower.clients import Network, join_network
 from coterie.flower.evaluation import NetworkScorer
+from coterie.flower.mailbox import Pace
 from coterie.flower.settings import App
 
 if TYPE_CHECKING:
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 NETWORK = "network.json"  # in the run folder: the name of the run, and its clients
 
 
-def run_server(grid: Grid, config: Mapping[str, Any], attempt: str) -> Run:
+def run_server(
+    grid: Grid, config: Mapping[str, Any], attempt: str, *, pace: Pace | None = None
+) -> Run:
     """Do the run that the settings of an app describe; `attempt` is Flower's name of it."""
     app = App.from_config(config)
     shorten_fetch_waits(app.network.timeout)
@@ -35,7 +38,14 @@ def run_server(grid: Grid, config: Mapping[str, Any], attempt: str) -> Run:
     before = known_clients(out) if resume else None
     run_name = before["run"] if before else secrets.token_hex(8)
     clients = dict(zip(before["clients"], before["sizes"], strict=True)) if before else None
-    network = join_network(grid, app, run=run_name, attempt=attempt, clients=clients)
+    network = join_network(
+        grid,
+        app,
+        run=run_name,
+        attempt=f"{attempt}x{secrets.token_hex(4)}",  # no two attempts have one name
+        clients=clients,
+        pace=pace or Pace(),
+    )
     run = network_run(app, network)
     run.use(out, resume=resume and (out / "config.json").exists())
     if not before:
@@ -44,6 +54,7 @@ def run_server(grid: Grid, config: Mapping[str, Any], attempt: str) -> Run:
         write_text(out / NETWORK, to_json(facts) + "\n")
     network.rounds_done = network.rounds_saved = run.rounds
     run.complete()
+    network.finish()
     return run
 
 

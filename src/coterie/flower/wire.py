@@ -120,11 +120,12 @@ def decode_tensor(name: str, array: Any) -> Tensor:
 
 
 def encode_arguments(
-    arguments: Mapping[str, Any], ids: Tensor
+    arguments: Mapping[str, Any], ids: Tensor, *, whole: bool = False
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The arguments of a client step for clients `ids`: those for the header, and tensors.
 
-    Of the models that clients share, only those that some of `ids` receive are sent.
+    Of the models that clients share, only those that some of `ids` receive are sent, unless they
+    are to be `whole`: whoever folds must know which cluster is which.
     """
     plain: dict[str, Any] = {}
     tensors: dict[str, Tensor] = {}
@@ -132,7 +133,9 @@ def encode_arguments(
         if isinstance(value, Each):
             part = value.for_clients(ids)
             tensors[f"each.{name}"] = part.rows
-            if part.index is not None:
+            if part.index is not None and whole:
+                tensors[f"index.{name}"] = part.index
+            elif part.index is not None:
                 used, index = part.index.unique(return_inverse=True)
                 tensors[f"each.{name}"] = part.rows[used]
                 tensors[f"index.{name}"] = index

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from coterie.core.errors import SettingError
 from coterie.core.settings import Settings, setting
 from coterie.core.validate import at_least, one_of
 
@@ -31,7 +32,7 @@ class Linear(Settings):
         610
         """
         # Not drawn by the layer itself: the zeros and ones are the first draws of the seed.
-        layer = nn.utils.skip_init(nn.Linear, math.prod(shape), outputs, bias=self.bias)
+        layer = nn.utils.skip_init(nn.Linear, feature_count(shape), outputs, bias=self.bias)
         if self.weights == "uniform":
             layer.reset_parameters()
         else:
@@ -50,7 +51,17 @@ class Mlp(Settings):
         """The perceptron, or a linear model if there is no hidden layer."""
         if self.hidden == 0:
             return Linear().module(shape, outputs)
-        return mlp(math.prod(shape), self.hidden, outputs)
+        return mlp(feature_count(shape), self.hidden, outputs)
+
+
+def feature_count(shape: Sequence[int]) -> int:
+    """How many features a sample of this shape has; refuse samples that are not one tensor."""
+    if isinstance(shape, dict) or any(side < 0 for side in shape):
+        raise SettingError(
+            "linear models and perceptrons take samples of one shape: sequences of their own "
+            "lengths and several inputs need a network of your own"
+        )
+    return math.prod(shape)
 
 
 def mlp(features: int, hidden: int, outputs: int) -> nn.Module:

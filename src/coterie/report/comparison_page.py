@@ -1,5 +1,6 @@
 """The page of several runs: curves over each other, the table of the comparison, every run."""
 
+import itertools
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -52,11 +53,13 @@ def render_comparison(
     for number, (federation, labels) in enumerate(groups.items()):
         histories = {label: [run.rounds for run in runs] for label, runs in labels.items()}
         drawn = []
-        for key in DRAWN:
+        own = figures.own_metrics(itertools.chain(*histories.values()))
+        for which, key in enumerate([*DRAWN, *own]):
             figure = figures.mean_curves(histories, key)
             if figure is not None:
-                drawn.append((f"{key}_{number}", figures.LABELS.get(key, key)))
-                charts[f"{key}_{number}"] = figure
+                name = f"{key}_{number}" if key in DRAWN else f"own_{which}_{number}"
+                drawn.append((name, figures.LABELS.get(key, key)))
+                charts[name] = figure
         sections.append(
             {
                 "federation": federation,

@@ -5,10 +5,11 @@ them, so that a chart can follow the reader's choice while the page is open.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any
 
+from coterie.evaluation.measures import FIXED_METRICS
 from coterie.report.palette import PALETTE, colour
 
 Figure = dict[str, Any]
@@ -50,6 +51,19 @@ def error_curves(rounds: Sequence[Round]) -> Figure | None:
     """Metrics for which zero is best, over the rounds; None where no round has any."""
     traces = _metrics(rounds, ERRORS)
     return _lines(traces, "loss" if len(traces) == 1 else "loss and distance")
+
+
+def own_metrics(histories: Iterable[Sequence[Round]]) -> list[str]:
+    """The names of the algorithms' own metrics in rounds, in the order in which they came."""
+    names = (n for rounds in histories for r in rounds for n in r.get("metrics") or {})
+    return [name for name in dict.fromkeys(names) if name not in FIXED_METRICS]
+
+
+def own_curves(rounds: Sequence[Round]) -> dict[str, Figure]:
+    """A chart for each metric of the algorithm's own, by its name."""
+    curves = {name: curve(_values(rounds, name), name, FIRST) for name in own_metrics([rounds])}
+    figures = {name: _lines([each], name) for name, each in curves.items() if each is not None}
+    return {name: figure for name, figure in figures.items() if figure is not None}
 
 
 def cluster_curves(rounds: Sequence[Round], key: str, drawn: Sequence[int]) -> Figure | None:

@@ -31,9 +31,9 @@ class RunFiles:
 
     @cached_property
     def metrics(self) -> dict[str, Any]:
-        """The final metrics, or before the end those of the last round that was evaluated."""
-        evaluated = [r["metrics"] for r in self.rounds if r.get("metrics")]
-        return self.result.get("metrics") or (evaluated[-1] if evaluated else {})
+        """The final metrics, or before the end the last of each."""
+        so_far = {n: v for r in self.rounds for n, v in (r.get("metrics") or {}).items()}
+        return self.result.get("metrics") or so_far
 
     @property
     def seed(self) -> int | None:

@@ -26,6 +26,8 @@ def render_run(folder: Path, live: bool = False) -> str:
     places = map_data(run, groups)
     names = (trained or {}).get("name")
     charts = _charts(run, groups, by_sample=samples is not None)
+    own = {f"own_{i}": pair for i, pair in enumerate(figures.own_curves(run.rounds).items())}
+    charts |= {key: figure for key, (_, figure) in own.items()}
     summaries = [
         (name, clusters.cluster_table(columns, groups))
         for name, columns in (("Training clients", trained), ("Test clients", tested))
@@ -58,6 +60,7 @@ def render_run(folder: Path, live: bool = False) -> str:
             for sheet in run.pictures
         ],
         "charts": charts,
+        "own": [(key, name) for key, (name, _) in own.items()],
         "map": places,
         "glyphs": {
             view: [(SHAPES[shape], label) for label, shape in shapes.items()]

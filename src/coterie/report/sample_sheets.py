@@ -33,6 +33,8 @@ def sample_sheets(
     it is they that are clustered. Empty where samples are not images, or are not here.
     """
     samples = federation.train
+    if not isinstance(samples.x, Tensor) or not isinstance(samples.y, Tensor):
+        return []
     if len(samples.x) < int(samples.offsets[-1]) or as_colour_images(samples.x[:1]) is None:
         return []
     found = cluster if labels is None else labels
@@ -58,7 +60,7 @@ def sample_sheets(
 def rows_over_labels(samples: Samples, i: int) -> Tensor:
     """The rows of up to ten samples of client i, over all its labels in order."""
     _, y = samples.client(i)
-    order = (y if y.dim() == 1 else y.flatten(1)[:, 0]).argsort(stable=True)
+    order: Tensor = (y if y.dim() == 1 else y.flatten(1)[:, 0]).argsort(stable=True)
     places = torch.linspace(0, len(y) - 1, min(COLUMNS, len(y))).round().long()
     return samples.offsets[i] + order[places]
 

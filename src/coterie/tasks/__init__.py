@@ -1,7 +1,8 @@
-"""Tasks over any `torch.nn.Module`: classification and regression; and centres of samples."""
+"""Tasks over any `torch.nn.Module`: classification, also of tokens, regression; and centres."""
 
 from coterie.tasks.centre import Centre
 from coterie.tasks.classification import Classification
 from coterie.tasks.regression import Regression
+from coterie.tasks.token_classification import TokenClassification
 
-__all__ = ["Centre", "Classification", "Regression"]
+__all__ = ["Centre", "Classification", "Regression", "TokenClassification"]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from coterie.core.errors import DataError
-from coterie.tasks.network import NetworkTask
+from coterie.tasks.network import NetworkTask, kinds_text
 
 
 class Centre(NetworkTask):
@@ -21,10 +24,12 @@ class Centre(NetworkTask):
     [18.0]
     """
 
+    predicts = False
+
     def __init__(
         self, features: int, *, scale: float = 1.0, dtype: torch.dtype = torch.float32
     ) -> None:
-        super().__init__(Point(features, dtype), scale=scale)
+        super().__init__(partial(Point, features, dtype), scale=scale)
         self.features = features
 
     def losses(self, output: Tensor, y: Tensor) -> Tensor:
@@ -34,9 +39,9 @@ class Centre(NetworkTask):
     def targets(self, y: Tensor) -> Tensor:
         return y
 
-    def check_samples(self, x: Tensor, y: Tensor) -> None:
+    def check_samples(self, x: Any, y: Any) -> None:
         """Refuse samples of another dimension."""
-        found = x[0].numel()
+        found = count_features(x)
         if found != self.features:
             raise DataError(
                 f"a centre of {self.features} features needs samples of as many numbers, "
@@ -49,11 +54,14 @@ class Point(nn.Module):
 
     def __init__(self, features: int, dtype: torch.dtype) -> None:
         super().__init__()
-        self.centre = nn.Parameter(torch.empty(features, dtype=dtype))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        nn.init.normal_(self.centre)
+        self.centre = nn.Parameter(torch.randn(features, dtype=dtype))
 
     def forward(self, x: Tensor) -> Tensor:
         return x.flatten(1) - self.centre
+
+
+def count_features(x: Any) -> int:
+    """How many numbers each of stored samples has; refuse samples that are no points."""
+    if not isinstance(x, Tensor):
+        raise DataError(f"centres are of samples that are one tensor each, got {kinds_text(x)}")
+    return x[0].numel()

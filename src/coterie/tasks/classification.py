@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from coterie.core.errors import DataError
-from coterie.tasks.network import NetworkTask
+from coterie.tasks.network import NetworkTask, for_each_sample
+
+PROBABILITY_ERROR = 1e-3  # by which probabilities may miss 1 in sum
 
 
 class Classification(NetworkTask):
     """Predict one of c classes with a network of c outputs; labels are 0 to c - 1.
+
+    Targets may also be soft: the probabilities [n, c] of all classes. The likeliest one then counts
+    as the label in accuracy and F1.
 
     >>> task = Classification(torch.nn.Linear(2, 3))
     >>> task.layout.size
@@ -22,6 +29,8 @@ class Classification(NetworkTask):
 
     def losses(self, output: Tensor, y: Tensor) -> Tensor:
         """The cross-entropy of every sample: logits [..., n, c], labels [..., n] give [..., n]."""
+        if y.is_floating_point():
+            return -(y * F.log_softmax(output, -1)).sum(-1)
         samples, classes = output.shape[-2:]
         # Classes first: sums over a few classes are several times faster along the samples.
         logits = output.reshape(-1, samples, classes).mT
@@ -33,47 +42,94 @@ class Classification(NetworkTask):
         slopes = torch.softmax(output, 1)
         return slopes.scatter_add_(1, y[:, None], slopes.new_full((), -1).expand_as(y[:, None]))
 
-    def targets(self, y: Tensor) -> Tensor:
-        return y.long()
+    def mix(self, outputs: Tensor, shares: Tensor) -> Tensor:
+        return mix_probabilities(outputs, shares)
 
-    def check_samples(self, x: Tensor, y: Tensor) -> None:
+    def targets(self, y: Tensor) -> Tensor:
+        """Labels [m, n] as whole numbers; probabilities [m, n, c] in the network's type."""
+        return y.long() if y.dim() < 3 else y.to(self.layout.dtype)
+
+    def check_samples(self, x: Any, y: Any) -> None:
         """Refuse data that this network cannot learn from."""
-        if y.dim() != 1 or (y.is_floating_point() and bool((y != y.round()).any())):
+        soft = isinstance(y, Tensor) and y.dim() == 2 and y.is_floating_point()
+        if soft:
+            return check_probabilities(self.module, self.probe_stored(x).shape[1], y)
+        whole = isinstance(y, Tensor) and y.dim() == 1
+        if not whole or (y.is_floating_point() and bool((y != y.round()).any())):
             raise DataError("labels must be whole numbers from 0; for real targets use Regression")
-        classes, low, high = self.probe(x[:2]).shape[1], int(y.min()), int(y.max())
-        if low < 0 or high >= classes:
-            raise DataError(
-                f"the module {type(self.module).__name__} has {classes} outputs, so labels must "
-                f"lie in 0 to {classes - 1}, got {low if low < 0 else high}"
-            )
+        check_labels(self.module, self.probe_stored(x).shape[1], y)
 
     def score(self, output: Tensor, y: Tensor, mask: Tensor) -> Tensor:
         """Per client: samples, summed loss, then hits, predictions and labels of each class.
 
         Outputs [m, n, c], labels and mask [m, n] give [m, 2 + 3c].
         """
-        m, _, classes = output.shape
-        guess = output.argmax(-1)
+        label = y.argmax(-1) if y.is_floating_point() else y
         weight = mask.double()
-
-        def tally(label: Tensor, weight: Tensor) -> Tensor:
-            return weight.new_zeros(m, classes).scatter_add_(1, label, weight)
-
         samples = weight.sum(1, keepdim=True)
         loss = (self.losses(output, y).double() * weight).sum(1, keepdim=True)
-        hits = tally(y, weight * (guess == y))
-        return torch.cat([samples, loss, hits, tally(guess, weight), tally(y, weight)], 1)
+        counts = class_counts(output.argmax(-1), label, weight, output.shape[-1])
+        return torch.cat([samples, loss, counts], 1)
 
     def metrics(self, scores: Tensor) -> dict[str, Tensor]:
         """Accuracy, F1 and loss from the sums of `score`."""
         samples, loss = scores[:, 0], scores[:, 1]
         hits, guessed, labelled = scores[:, 2:].chunk(3, dim=1)
-        # F1 of a class is 2 hits / (guessed + labelled); a class that neither occurs nor is
-        # predicted has none and is left out of the mean.
-        occurs = (guessed + labelled) > 0
-        f1 = 2 * hits / (guessed + labelled).clamp_min(1)
         return {
             "accuracy": hits.sum(1) / samples,
-            "f1": (f1 * occurs).sum(1) / occurs.sum(1),
+            "f1": f1_scores(hits, guessed, labelled),
             "loss": loss / samples,
         }
+
+
+def mix_probabilities(outputs: Tensor, shares: Tensor) -> Tensor:
+    """The logarithm of the mean probabilities of outputs [k, m, n, ..., c], in shares [m, k]."""
+    weight = for_each_sample(shares, outputs)
+    return torch.logsumexp(torch.log_softmax(outputs, -1) + weight.log(), 0)
+
+
+def class_counts(guess: Tensor, label: Tensor, weight: Tensor, classes: int) -> Tensor:
+    """Per client: hits, predictions and labels of each class; all of [m, n] give [m, 3c]."""
+
+    def tally(label: Tensor, weight: Tensor) -> Tensor:
+        return weight.new_zeros(len(weight), classes).scatter_add_(1, label, weight)
+
+    hits = tally(label, weight * (guess == label))
+    return torch.cat([hits, tally(guess, weight), tally(label, weight)], 1)
+
+
+def f1_scores(hits: Tensor, guessed: Tensor, labelled: Tensor) -> Tensor:
+    """The mean F1 over classes, counts [m, c] give [m].
+
+    F1 of a class is 2 hits / (guessed + labelled); a class that neither occurs nor is predicted has
+    none and is left out of the mean.
+    """
+    occurs = (guessed + labelled) > 0
+    f1 = 2 * hits / (guessed + labelled).clamp_min(1)
+    return (f1 * occurs).sum(1) / occurs.sum(1)
+
+
+def check_labels(module: nn.Module, classes: int, labels: Tensor) -> None:
+    """Refuse labels that a network of so many outputs cannot predict."""
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= classes:
+        raise DataError(
+            f"the module {type(module).__name__} has {classes} outputs, so labels must "
+            f"lie in 0 to {classes - 1}, got {low if low < 0 else high}"
+        )
+
+
+def check_probabilities(module: nn.Module, classes: int, y: Tensor) -> None:
+    """Refuse soft targets that are not the probabilities of a network's classes."""
+    if y.shape[1] != classes:
+        raise DataError(
+            f"the module {type(module).__name__} has {classes} outputs, so soft targets must "
+            f"be {classes} probabilities per sample, got {y.shape[1]}"
+        )
+    sums = y.double().sum(1)
+    worst = float(sums[(sums - 1).abs().argmax()])
+    if bool((y < 0).any()) or abs(worst - 1) > PROBABILITY_ERROR:
+        raise DataError(
+            "soft targets must be probabilities, at least 0 and 1 in sum, got "
+            + (f"{float(y.min()):g}" if bool((y < 0).any()) else f"a sum of {worst:g}")
+        )

@@ -6,32 +6,50 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from coterie.core.sample_kinds import sample_shape
+from coterie.core.samples import Ragged
 from coterie.core.task import Task
 from coterie.data.federation import Federation
-from coterie.tasks.centre import Centre
 from coterie.tasks.classification import Classification
 from coterie.tasks.regression import Regression
+from coterie.tasks.token_classification import TokenClassification
+
+DefaultTask = Classification | Regression | TokenClassification
 
 
-def default_task(federation: Federation, network: Any) -> Classification | Regression:
-    """The task of a federation's targets: classes, or real numbers, with one of `NETWORKS`."""
+def default_task(federation: Federation, network: Any) -> DefaultTask:
+    """The task of a federation's targets, with a network that a run can name.
+
+    Real numbers are a regression, a sequence of labels per sample is a classification of tokens,
+    all else one of samples. What the network is told of padding is its own `padding`, if it has
+    one.
+    """
     samples = federation.train
-    module = partial(network.module, samples.x.shape[1:], federation.outputs)
-    kind = Regression if samples.y.is_floating_point() else Classification
-    return kind(module, scale=federation.scale)
+    module = partial(network.module, sample_shape(samples.x), federation.outputs)
+    padding = getattr(network, "padding", "lengths")
+    return task_kind(samples.y)(module, scale=federation.scale, padding=padding)
 
 
-def learns_centres(algorithm: Any) -> bool:
-    """Whether the models of an algorithm are centres of samples, whatever the network."""
-    return getattr(algorithm, "learns", "") == "centres"
+def task_kind(y: Any) -> type[DefaultTask]:
+    """The kind of task that targets are of."""
+    if isinstance(y, Ragged):
+        return TokenClassification
+    if y.is_floating_point():
+        return Regression if y.dim() == 1 else Classification
+    return Classification if y.dim() == 1 else TokenClassification
+
+
+def algorithm_task(algorithm: Any, federation: Federation, default: Task) -> Task:
+    """The task that an algorithm names, as `task(default, federation)`, or the default."""
+    names_task = getattr(algorithm, "task", None)
+    task: Task = default if names_task is None else names_task(default, federation)
+    return task
 
 
 def prepare_task(algorithm: Any, federation: Federation, network: Any) -> tuple[Federation, Task]:
-    """A federation as the algorithm sees it, and what it learns there."""
-    if not learns_centres(algorithm):
-        return federation, default_task(federation, network)
-    samples = federation.train
-    # Nothing is predicted: labels that are classes are there to score the clusters by.
-    if not samples.y.is_floating_point():
+    """A federation as the algorithm sees it, and what it learns there, with one of `NETWORKS`."""
+    task = algorithm_task(algorithm, federation, default_task(federation, network))
+    # Where nothing is predicted, labels that are classes are there to score the clusters by.
+    if not task.predicts and federation.train.has_labels:
         federation = replace(federation, sample_clusters=True)
-    return federation, Centre(samples.x[0].numel(), scale=federation.scale)
+    return federation, task

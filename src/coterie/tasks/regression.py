@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from coterie.core.errors import DataError
-from coterie.tasks.network import NetworkTask
+from coterie.tasks.network import NetworkTask, kinds_text
 
 
 class Regression(NetworkTask):
@@ -29,9 +30,10 @@ class Regression(NetworkTask):
         network: nn.Module | Callable[[], nn.Module],
         *,
         scale: float = 1.0,
+        padding: str = "lengths",
         draw: Callable[[torch.Generator], Tensor] | None = None,
     ) -> None:
-        super().__init__(network, scale=scale)
+        super().__init__(network, scale=scale, padding=padding)
         self._draw = draw
 
     @property
@@ -53,12 +55,12 @@ class Regression(NetworkTask):
     def targets(self, y: Tensor) -> Tensor:
         return y.to(self.layout.dtype)
 
-    def check_samples(self, x: Tensor, y: Tensor) -> None:
+    def check_samples(self, x: Any, y: Any) -> None:
         """Refuse data that this network cannot learn from."""
-        outputs = self.probe(x[:2]).shape[1]
-        if outputs != 1 or y.dim() != 1:
+        outputs = self.probe_stored(x).shape[1]
+        if outputs != 1 or not isinstance(y, Tensor) or y.dim() != 1:
+            shape = list(y.shape[1:]) if isinstance(y, Tensor) else kinds_text(y)
             raise DataError(
                 f"regression takes a network of one output and one target per sample, got "
-                f"{outputs} outputs of {type(self.module).__name__} and targets of shape "
-                f"{list(y.shape[1:])}"
+                f"{outputs} outputs of {type(self.module).__name__} and targets of shape {shape}"
             )

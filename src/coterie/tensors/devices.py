@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from coterie.tensors.threads import most_threads
+
 CPU = torch.device("cpu")
 # What may be worked on at a time elsewhere, in place of what suits a CPU's cache. A round number
 # for cards of 8 GB and more.
@@ -31,7 +33,7 @@ def working_bytes(device: torch.device, cache: int) -> int:
 
 def cache_bytes(device: torch.device, each: int) -> int:
     """The bytes that may be worked on at a time where every thread of a CPU has its own part."""
-    return working_bytes(device, each * torch.get_num_threads())
+    return working_bytes(device, each * most_threads())
 
 
 def free_bytes(device: torch.device) -> int:

@@ -28,10 +28,11 @@ class Formula(Protocol):
     def dense(self) -> Tensor:
         """The models [m, d]."""
 
-    def add_to(self, sums: Tensor, member: Tensor) -> None:
+    def add_to(self, sums: Tensor, member: Tensor, origin: Tensor | None = None) -> None:
         """Add the weighted sums per cluster, `member` [k, m] times the models, to `sums` [k, d].
 
-        Both are in double precision.
+        Both are in double precision. Row j of `origin` [k, d] is subtracted from every model that
+        is added to cluster j.
         """
 
 
@@ -81,19 +82,34 @@ def dense(value: Any) -> Any:
     return value.dense() if isinstance(value, Lazy) else value
 
 
-def add_cluster_sums(sums: Tensor, member: Tensor, value: Tensor) -> None:
+def add_cluster_sums(
+    sums: Tensor, member: Tensor, value: Tensor, origin: Tensor | None = None
+) -> None:
     """Add weighted sums per cluster, `member` [k, m] times values [m, ...], to `sums` [k, ...].
 
     In double precision, a block of columns at a time: its doubles stay in the cache. Models that
-    were never formed are added up without forming them.
+    were never formed are added up without forming them. Row j of `origin` [k, ...] is subtracted
+    from every value that is added to cluster j.
     """
     if isinstance(value, Lazy) and value.formed is None:
-        value.formula.add_to(sums, member)
+        value.formula.add_to(sums, member, origin)
         return
     flat, flat_sums = value.flatten(1), sums.flatten(1)
     width = max(1, working_bytes(flat.device, BLOCK_BYTES) // (8 * len(flat)))
     for some, columns in zip(flat_sums.split(width, 1), flat.split(width, 1), strict=True):
         some.addmm_(member, columns.double())
+    if origin is not None:
+        subtract_origin(sums, member, origin)
+
+
+def subtract_origin(sums: Tensor, member: Tensor, origin: Tensor) -> None:
+    """Subtract row j of `origin` [k, ...] from `sums` [k, ...] times the weights of cluster j."""
+    weight = member.sum(1)
+    if not sums.is_cpu:  # where to look at single numbers costs more than to multiply by zero
+        sums -= weight.view(-1, *(1 for _ in sums.shape[1:])) * origin
+        return
+    for j in torch.nonzero(weight).flatten().tolist():
+        sums[j].sub_(origin[j], alpha=float(weight[j]))
 
 
 class SelectedRows:
@@ -116,13 +132,28 @@ class SelectedRows:
     def dense(self) -> Tensor:
         return self.models[self.index]
 
-    def add_to(self, sums: Tensor, member: Tensor) -> None:
+    def add_to(self, sums: Tensor, member: Tensor, origin: Tensor | None = None) -> None:
         weights = member.new_zeros(len(member), len(self.models)).index_add_(1, self.index, member)
+        if origin is not None and same_rows(origin, self.models):
+            # What is added would be subtracted again, for most clients; only the rest is left.
+            own = weights[:, 0] if len(self.models) == 1 else weights.diagonal()
+            own -= member.sum(1)
+        elif origin is not None:
+            subtract_origin(sums, member, origin)
         if not sums.is_cpu:  # where to look at single numbers costs more than to multiply by zero
             add_cluster_sums(sums, weights, self.models)
             return
         for cluster, model in torch.nonzero(weights).tolist():
             sums[cluster].add_(self.models[model], alpha=float(weights[cluster, model]))
+
+
+def same_rows(origin: Tensor, models: Tensor) -> bool:
+    """Whether row j of `origin` [k, d] is row j of `models`, or the only one, in memory."""
+    same = origin.data_ptr() == models.data_ptr() and origin.shape[1] == models.shape[1]
+    if not same or origin.stride(1) != models.stride(1) or origin.dtype != models.dtype:
+        return False
+    one = len(models) == 1 and (len(origin) == 1 or origin.stride(0) == 0)
+    return one or (len(origin) == len(models) and origin.stride(0) == models.stride(0))
 
 
 def select_rows(models: Tensor, index: Tensor) -> Tensor:

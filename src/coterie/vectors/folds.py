@@ -1,90 +1,99 @@
-"""Folds: how uploads become what the server needs, without holding them all.
+"""Folds that only add: how uploads become sums per cluster, without holding them all.
 
-Sums are kept in double precision, so that the order in which clients arrive and the way they are
-split into chunks do not show in single-precision models.
+Each is a frozen dataclass of plain data, so that it can be sent to where uploads arise. What they
+add up is told in `cluster_sums.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor
 
+from coterie.core.clients import TermShapes
+from coterie.core.fields import Role, field_of_role
 from coterie.tensors.devices import CPU
-from coterie.tensors.lazy import add_cluster_sums
+from coterie.tensors.lazy import add_cluster_sums, dense
+from coterie.vectors.cluster_sums import (
+    WEIGHT,
+    ClusterSums,
+    Message,
+    PartialSums,
+    block_origins,
+    check_roles,
+    empty_sums,
+    finish_sums,
+    joint_bound,
+    merge_sums,
+    sum_shapes,
+)
+from coterie.vectors.kmeans import nearest_centre
 
 
-class PartialSums(NamedTuple):
-    """What `ByCluster` carries along."""
+class Assignment(Protocol):
+    """How the server, and not the client, says in which cluster a client is: plain data."""
 
-    ids: list[Tensor]
-    cluster: list[Tensor]
-    weight: Tensor  # [k] sum of weights
-    sums: dict[str, Tensor]  # field -> [k, ...] weighted sums, in double precision
-    dtypes: dict[str, torch.dtype]  # of the uploads
+    def clusters(self, ids: Tensor, upload: Any, sent: Message) -> Tensor:
+        """The cluster of each client, [m]."""
 
 
 @dataclass(frozen=True)
-class ClusterSums:
-    """What `ByCluster` gives: who was where, and means or sums of every field."""
+class RowSent:
+    """A client is in the cluster whose row of a download it was sent, an `Each` with an index."""
 
-    cluster: Tensor  # [a] cluster of each client that answered, in order of id
-    total: PartialSums
+    download: str
 
-    @property
-    def weight(self) -> float:
-        """The weights of all who answered, added up; 1 if nobody did."""
-        return float(self.total.weight.sum()) or 1.0
+    def clusters(self, ids: Tensor, upload: Any, sent: Message) -> Tensor:
+        index: Tensor = sent[self.download].index_for(ids)
+        return index
 
-    def sum(self, field: str) -> Tensor:
-        """The weighted sum per cluster, [k, ...]; a plain 0 if nobody answered."""
-        if field not in self.total.sums:
-            return torch.zeros(())
-        return self.total.sums[field].to(self.total.dtypes[field])
 
-    def mean(self, field: str, empty: Tensor) -> Tensor:
-        """The weighted mean per cluster [k, ...]; an empty one takes its row of `empty`."""
-        if field not in self.total.sums:
-            return empty
-        return self._mean(self.total.sums[field], self.total.weight, empty)
+@dataclass(frozen=True)
+class NearestCentre:
+    """A client is in the cluster whose centre is nearest to a field that it sent."""
 
-    def pooled_mean(self, field: str, empty: Tensor) -> Tensor:
-        """The weighted mean over everybody [...]; `empty` if nobody answered."""
-        if field not in self.total.sums:
-            return empty
-        sums = self.total.sums[field].sum(0, keepdim=True)
-        return self._mean(sums, self.total.weight.sum(0, keepdim=True), empty.unsqueeze(0))[0]
+    field: str
+    centres: Tensor  # [k, p]
+    part: Tensor | None = None  # [d] which p coordinates of the field are compared; None: all
 
-    @staticmethod
-    def _mean(sums: Tensor, weight: Tensor, empty: Tensor) -> Tensor:
-        weight = weight.view(-1, *(1 for _ in sums.shape[1:]))
-        return torch.where(weight > 0, (sums / weight).to(empty.dtype), empty)
+    def clusters(self, ids: Tensor, upload: Any, sent: Message) -> Tensor:
+        value = getattr(upload, self.field)
+        if self.part is not None and not bool(self.part.all()):
+            value = value[:, self.part]
+        return nearest_centre(value, self.centres)
 
 
 @dataclass(frozen=True)
 class ByCluster:
-    """Sums per cluster of every uploaded field but `cluster` and `size`.
+    """Sums per cluster: every client adds to those of the one cluster that it is in.
 
-    Every client counts the same, or with `by_size` as much as it has samples. A client says itself
-    in which cluster it is, or the server does by `assign(ids, model) -> [m]`.
+    `models` names fields with the role Model and the download that each is a displacement of, which
+    is one for all [d], a row for each cluster [k, d], or the `Each` of these by an index. `updates`
+    names fields with the role Update and a download of the same shape. Other fields are not summed.
 
-    >>> class Upload(NamedTuple):
-    ...     cluster: Tensor
-    ...     model: Tensor
-    ...     size: Tensor
-    >>> fold = ByCluster(3)
+    Every client counts the same, or with `by_size` as much as its field with the role Size says. A
+    client says itself in which cluster it is, by its field with the role Cluster, or the server
+    does by `assign`. With `withheld`, the server is not told who is in which cluster.
+
+    >>> from coterie.algorithms.fedavg import Upload
+    >>> fold, sent = ByCluster(3, {"model": "models"}), {"models": torch.tensor([[0.0], [5], [9]])}
     >>> up = Upload(torch.tensor([0, 0, 2]), torch.tensor([[1.0], [3.0], [7.0]]), torch.ones(3))
-    >>> grouped = fold.finish(fold.add(fold.start(), torch.arange(3), up))
-    >>> grouped.mean("model", empty=torch.full((3, 1), -1.0)).flatten().tolist()
-    [2.0, -1.0, 7.0]
+    >>> total = fold.add(fold.start(), torch.arange(3), up, sent)
+    >>> fold.finish(total, sent).mean("model").flatten().tolist()
+    [2.0, 5.0, 7.0]
     """
 
     k: int
+    models: Mapping[str, str] = field(default_factory=dict)
+    updates: Mapping[str, str] = field(default_factory=dict)
     by_size: bool = False
-    assign: Callable[[Tensor, Tensor], Tensor] | None = None
+    assign: Assignment | None = None
+    withheld: bool = False
+
+    per_client: ClassVar[tuple[Role, ...]] = (Role.CLUSTER,)  # what it may tell of single clients
 
     @property
     def on_any_device(self) -> bool:
@@ -92,39 +101,138 @@ class ByCluster:
         return self.assign is None
 
     def start(self) -> PartialSums:
-        return PartialSums([], [], torch.zeros(self.k, dtype=torch.float64), {}, {})
+        return empty_sums(self.k)
 
-    def add(self, total: PartialSums, ids: Tensor, upload: Any) -> PartialSums:
-        cluster = self.assign(ids, upload.model) if self.assign else upload.cluster
-        weight = upload.size if self.by_size else torch.ones_like(upload.size)
-        # [k, a]: row j holds the weights of the clients in cluster j, so a sum is one product.
-        member = weight.new_zeros(self.k, len(ids), dtype=torch.float64)
-        member[cluster, torch.arange(len(ids), device=member.device)] = weight.double()
-        values = {n: v for n, v in upload._asdict().items() if n not in ("cluster", "size")}
-        for name, value in values.items():
+    def add(self, total: PartialSums, ids: Tensor, upload: Any, sent: Message) -> PartialSums:
+        cluster, member = self._members(ids, upload, sent)
+        for name, origin in block_origins(self, sent).items():
+            value = getattr(upload, name)
             if name not in total.sums:
-                total.sums[name] = member.new_zeros(self.k, *value.shape[1:])
-                total.dtypes[name] = value.dtype
-            add_cluster_sums(total.sums[name], member, value)
-        total.ids.append(ids)
-        total.cluster.append(cluster)
+                total.sums[name] = member.new_zeros(self.k, value.shape[1])
+            add_cluster_sums(total.sums[name], member, value, origin)
+        if not self.withheld:
+            total.ids.append(ids)
+            total.cluster.append(cluster)
         return total._replace(weight=total.weight.to(member.device) + member.sum(1))
 
     def merge(self, one: PartialSums, other: PartialSums) -> PartialSums:
-        return PartialSums(
-            one.ids + other.ids,
-            one.cluster + other.cluster,
-            one.weight + other.weight,
-            {n: one.sums[n] + value if n in one.sums else value for n, value in other.sums.items()}
-            or one.sums,
-            other.dtypes or one.dtypes,
-        )
+        return merge_sums(one, other)
 
-    def finish(self, total: PartialSums) -> ClusterSums:
+    def finish(self, total: PartialSums, sent: Message, floor: float = 0.0) -> ClusterSums:
+        result = finish_sums(self, total, sent, floor)
+        if self.withheld:
+            return result
         nobody = torch.zeros(0, dtype=torch.long)
         order = torch.cat([nobody, *total.ids]).argsort()
         cluster = torch.cat([nobody, *(chunk.to(CPU) for chunk in total.cluster)])[order]
-        if not total.weight.is_cpu:
-            sums = {name: value.to(CPU) for name, value in total.sums.items()}
-            total = total._replace(weight=total.weight.to(CPU), sums=sums)
-        return ClusterSums(cluster, total)
+        return ClusterSums(result.weights, result.sums, result.origins, floor, cluster)
+
+    def without_clients(self) -> Self | None:
+        """The same with the clusters of single clients withheld; the server cannot assign them."""
+        return replace(self, withheld=True) if self.assign is None else None
+
+    def term_shapes(self, sent: Message) -> TermShapes:
+        """The shape and type of every term."""
+        return sum_shapes(self, sent)
+
+    def terms(self, ids: Tensor, upload: Any, sent: Message) -> dict[str, Tensor]:
+        """What each client adds to the sums: for every term [m, ...]."""
+        _, member = self._members(ids, upload, sent)
+        weight = member.T  # [m, k]
+        found = {WEIGHT: weight}
+        for name, origin in block_origins(self, sent).items():
+            value = dense(getattr(upload, name)).double()[:, None]  # [m, 1, d]
+            found[name] = weight[:, :, None] * (value if origin is None else value - origin)
+        return found
+
+    def bound(self, limits: Mapping[str, float], largest_weight: float = 1.0) -> float:
+        """The largest norm of one client's terms, taken together.
+
+        `limits` are the largest norms of what a client's fields are displaced by. With `by_size`,
+        `largest_weight` is the largest size that counts.
+        """
+        assert self.by_size or largest_weight == 1, "without `by_size` every client weighs 1"
+        return joint_bound(self, limits, largest_weight)
+
+    def _members(self, ids: Tensor, upload: Any, sent: Message) -> tuple[Tensor, Tensor]:
+        """The cluster of each client [m], and [k, m] whose row j has the weights of those in j.
+
+        So a sum is one product.
+        """
+        own, size = (field_of_role(upload.__class__, role) for role in (Role.CLUSTER, Role.SIZE))
+        check_roles(self, upload)
+        if self.assign is not None:
+            cluster = self.assign.clusters(ids, upload, sent)
+        else:
+            assert own is not None, f"{type(upload)} has no field with the role Cluster"
+            cluster = getattr(upload, own)
+        member = torch.zeros(self.k, len(ids), dtype=torch.float64, device=cluster.device)
+        weight: Tensor | float = 1.0
+        if self.by_size:
+            assert size is not None, f"{type(upload)} has no field with the role Size"
+            weight = getattr(upload, size).double()
+        member[cluster, torch.arange(len(ids), device=member.device)] = weight
+        return cluster, member
+
+
+@dataclass(frozen=True)
+class WeightedRows:
+    """Weighted means of k models of which every client sends all, with a weight for each.
+
+    A field with the role Model is [m, k, d], and the field named `weight` is [m, k]. `models` and
+    `updates` are those of `ByCluster`.
+    """
+
+    k: int
+    weight: str
+    models: Mapping[str, str] = field(default_factory=dict)
+    updates: Mapping[str, str] = field(default_factory=dict)
+
+    per_client: ClassVar[tuple[Role, ...]] = ()
+    on_any_device: ClassVar[bool] = True
+
+    def start(self) -> PartialSums:
+        return empty_sums(self.k)
+
+    def add(self, total: PartialSums, ids: Tensor, upload: Any, sent: Message) -> PartialSums:
+        check_roles(self, upload)
+        weight = getattr(upload, self.weight).double()  # [m, k]
+        for name, origin in block_origins(self, sent).items():
+            value = dense(getattr(upload, name))
+            if name not in total.sums:
+                total.sums[name] = weight.new_zeros(self.k, value.shape[2])
+            for j, sums in enumerate(total.sums[name].split(1)):
+                own = None if origin is None else origin[j : j + 1]
+                add_cluster_sums(sums, weight[:, j][None], value[:, j], own)
+        return total._replace(weight=total.weight.to(weight.device) + weight.sum(0))
+
+    def merge(self, one: PartialSums, other: PartialSums) -> PartialSums:
+        return merge_sums(one, other)
+
+    def finish(self, total: PartialSums, sent: Message, floor: float = 0.0) -> ClusterSums:
+        return finish_sums(self, total, sent, floor)
+
+    def without_clients(self) -> Self:
+        """The same: it tells nothing of single clients."""
+        return self
+
+    def term_shapes(self, sent: Message) -> TermShapes:
+        """The shape and type of every term."""
+        return sum_shapes(self, sent)
+
+    def terms(self, ids: Tensor, upload: Any, sent: Message) -> dict[str, Tensor]:
+        """What each client adds to the sums: for every term [m, ...]."""
+        weight = getattr(upload, self.weight).double()
+        found = {WEIGHT: weight}
+        for name, origin in block_origins(self, sent).items():
+            value = dense(getattr(upload, name)).double()
+            found[name] = weight[:, :, None] * (value if origin is None else value - origin)
+        return found
+
+    def bound(self, limits: Mapping[str, float], largest_weight: float = 1.0) -> float:
+        """The largest norm of one client's terms, taken together.
+
+        `limits` are the largest norms of what each of the k rows of a field is displaced by,
+        `largest_weight` the largest norm of a client's k weights, 1 if these add up to 1.
+        """
+        return joint_bound(self, limits, largest_weight)

@@ -178,9 +178,9 @@ class Counting(BatchedKernel):
         self.calls.append(("losses", len(models)))
         return super().losses(models, rows)
 
-    def gradient(self, models, rows, seeds):
+    def gradient(self, models, rows, seeds, weights=None):
         self.calls.append(("gradient", 1))
-        return super().gradient(models, rows, seeds)
+        return super().gradient(models, rows, seeds, weights)
 
     def score(self, models, rows):
         self.calls.append(("score", 1))

@@ -1,24 +1,55 @@
 """One client after another, for any network."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 
 from coterie import Classification
 from coterie.core.errors import DataError
+from coterie.engine.kernels import kernel_for
 from coterie.engine.kernels.reference import PerClientKernel
+from coterie.engine.kernels.vmapped import VmappedKernel
 from tests.engine.kernels.cohorts import cohort
 
+FROZEN = {
+    "first layer": lambda: nn.Sequential(frozen(nn.Linear(3, 4)), nn.Tanh(), nn.Linear(4, 2)),
+    "last layer": lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), frozen(nn.Linear(4, 2))),
+    "bias": lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), frozen(nn.Linear(4, 2), "bias")),
+    "normalisation": lambda: nn.Sequential(
+        nn.Linear(3, 4), frozen(nn.BatchNorm1d(4)), nn.Linear(4, 2)
+    ),
+}
 
-def test_a_frozen_layer_stays():
-    module = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
-    module[0].requires_grad_(False)
-    task = Classification(module)
-    start = task.layout.flatten(module)[None]
-    end = cohort(task, PerClientKernel, [5], 3, 2, seed=0).descend(start, lr=0.1, steps=3)
-    frozen = task.layout.part("0")
-    assert torch.equal(end[:, frozen], start[:, frozen])
-    assert not torch.equal(end[:, ~frozen], start[:, ~frozen])
+
+def frozen(layer, name=""):
+    """A layer that is not trained, or a weight of it that is not."""
+    for key, weight in layer.named_parameters():
+        weight.requires_grad_(bool(name) and key != name)
+    return layer
+
+
+@pytest.mark.parametrize("kind", FROZEN)
+@pytest.mark.parametrize("kernel", [PerClientKernel, VmappedKernel, kernel_for])
+def test_frozen_weights_are_those_of_the_module_in_every_kernel(kind, kernel):
+    """As a plain loop of PyTorch on the module itself has it."""
+    torch.manual_seed(0)
+    module = FROZEN[kind]().double()
+    task = Classification(copy.deepcopy(module))
+    work = cohort(task, kernel, [5, 5], 3, 2, seed=0)
+    start = task.layout.flatten(module).repeat(2, 1)
+    ends = work.descend(start, lr=0.1, steps=3)
+    for i, (x, y) in enumerate(work):
+        plain = copy.deepcopy(module).train()
+        optimiser = torch.optim.SGD([p for p in plain.parameters() if p.requires_grad], lr=0.1)
+        for _ in range(3):
+            optimiser.zero_grad()
+            nn.functional.cross_entropy(plain(x), y).backward()
+            optimiser.step()
+        torch.testing.assert_close(ends[i], task.layout.flatten(plain))
+        loss = nn.functional.cross_entropy(plain.eval()(x), y)
+        torch.testing.assert_close(work.loss(ends[:, None])[i, 0], loss.detach())
 
 
 def test_a_parameter_that_is_not_used_stays():

@@ -89,7 +89,7 @@ def federation():
 
 def after(rounds, algorithm, **options):
     torch.manual_seed(0)
-    task = Classification(mlp(30, 8, 2).double())
+    task = Classification(lambda: mlp(30, 8, 2).double())
     return coterie.simulate(algorithm, federation(), task, rounds=rounds, **options).models
 
 

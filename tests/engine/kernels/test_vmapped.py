@@ -8,6 +8,7 @@ from torch import nn
 
 from coterie import Classification, Regression
 from coterie.engine.kernels import vmapped
+from coterie.engine.kernels.batched import BatchedKernel
 from coterie.engine.kernels.reference import PerClientKernel
 from coterie.engine.kernels.vmapped import VmappedKernel
 from coterie.networks import CifarCnn
@@ -136,7 +137,9 @@ def test_networks_that_cannot_be_done_at_once_go_one_by_one(module):
     assert torch.equal(one.loss(start), two.loss(start))
     for work in ({"steps": 2}, {"epochs": 1, "batch": 2}):
         assert torch.equal(one.descend(start, lr=0.1, **work), two.descend(start, lr=0.1, **work))
-    assert torch.equal(one.gradient(start), two.gradient(start))
+    for kept in (True, False):
+        expected = one.gradient(start, statistics=kept)
+        assert torch.equal(two.gradient(start, statistics=kept), expected)
     assert torch.equal(one.score(start), two.score(start))
     assert two._kernel._exact is False
 
@@ -193,13 +196,24 @@ def test_a_network_that_crops_at_random_goes_one_by_one():
     assert not VmappedKernel(task).is_exact_for(images)
 
 
-def test_clients_without_samples_decide_nothing():
-    """`Cohort.among` may leave nobody with a sample; by the next ones the network is tried."""
+def test_where_nobody_has_a_sample_the_network_is_still_tried_on_one():
     task = Centre(4, dtype=torch.float64)
     work = cohort(task, VmappedKernel, [2, 3], 4, 2, 0)
     start = torch.zeros(2, 4).double()
     nobody = work.among(torch.zeros(2, 3, dtype=torch.bool))
     assert nobody.score(start).tolist() == [[0, 0], [0, 0]]
-    assert work._kernel._exact is None
-    work.score(start)
     assert work._kernel._exact
+
+
+@pytest.mark.parametrize("kernel", [VmappedKernel, BatchedKernel])
+def test_a_mixture_is_scored_as_one_client_after_another_does_it(kernel):
+    task = Classification(nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)).double())
+    one, two = (cohort(task, each, [5, 1, 3], 4, 2, 0) for each in (PerClientKernel, kernel))
+    generator = torch.Generator().manual_seed(0)
+    models = torch.randn(4, task.layout.size, generator=generator).double()
+    shares = torch.tensor([[0.1, 0.2, 0.3, 0.4], [0.0, 0.0, 1.0, 0.0], [0.5, 0.5, 0.0, 0.0]])
+    found = two.score_mixture(models, shares.double())
+    torch.testing.assert_close(one.score_mixture(models, shares.double()), found)
+    nobody = two.among(torch.tensor([[True] * 5, [False] * 5, [True] * 5]))
+    torch.testing.assert_close(nobody.score_mixture(models, shares.double())[[0, 2]], found[[0, 2]])
+    assert not nobody.score_mixture(models, shares.double())[1].any()

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import DataError
-from coterie.data.federation import Samples, as_tensor
+from coterie.data.client_samples import as_tensor
+from coterie.data.federation import Samples
 from coterie.data.npz import read_arrays
 from coterie.data.tables.client_rows import ClientRows, group_rows
 from coterie.data.tables.columns import Column, array_column

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from coterie.core.sample_kinds import sample_kinds
 from coterie.data.federation import Federation
 from coterie.data.tables import quality
 from coterie.data.tables.arrays import Arrays, read_npz
@@ -77,29 +79,27 @@ def describe_table(table: Any, settings: Table, name: str) -> str:
 def describe_federation_data(federation: Federation) -> str:
     """The description of a federation that is built: its clients, labels and true clusters."""
     train, test = federation.train, federation.test
-    shape = " x ".join(map(str, train.x.shape[1:]))
-    features = f"samples of {shape} {str(train.x.dtype).removeprefix('torch.')}"
-    each, labels = train.sizes, train.y
-    if test is not None and not federation.unseen:
-        each = each + test.sizes
-        # Every client's labels, those it trains on before those it is tested on.
-        labels = torch.cat([part.client(i)[1] for i in range(len(train)) for part in (train, test)])
-    lines = [f"{federation.name}: {len(each):,} clients, {len(labels):,} {features}"]
+    both = test is not None and not federation.unseen
+    each = train.sizes + test.sizes if test is not None and both else train.sizes
+    count = int(each.sum())
+    features = "samples of " + ", ".join(map(str, sample_kinds(train.x)))
+    lines = [f"{federation.name}: {len(each):,} clients, {count:,} {features}"]
     if test is not None:
-        count = f"{len(test.y):,}"
-        others = f"{count} more belong to {len(test):,} clients that only test"
-        lines += [others if federation.unseen else f"{count} of them are there to test on"]
-    values = labels.numpy()
-    classes: tuple[str, ...] = ()
-    if not labels.is_floating_point():
-        numbers = range(int(labels.max()) + 1)
-        classes = federation.classes or tuple(map(str, numbers))
+        tested = f"{len(test.y):,}"
+        others = f"{tested} more belong to {len(test):,} clients that only test"
+        lines += [f"{tested} of them are there to test on" if both else others]
     names = federation.clients or tuple(map(str, range(len(each))))
-    clients = ClientRows(names, np.arange(len(values)), offsets_of(each.tolist()))
+    clients = ClientRows(names, np.arange(count), offsets_of(each.tolist()))
     lines += size_lines(clients)
-    if values.ndim == 1:
-        column = Column("label", "number", values)
-        lines += label_lines(column, Labels(values, classes), clients)
+    if isinstance(train.y, Tensor) and train.y.dim() == 1:
+        parts = [train] if test is None or not both else [train, test]
+        # Every client's labels, those it trains on before those it is tested on.
+        labels = torch.cat([part.client(i)[1] for i in range(len(train)) for part in parts])
+        classes: tuple[str, ...] = ()
+        if not labels.is_floating_point():
+            classes = federation.classes or tuple(map(str, range(int(labels.max()) + 1)))
+        column = Column("label", "number", labels.numpy())
+        lines += label_lines(column, Labels(labels.numpy(), classes), clients)
     if federation.cluster is not None:
         counts = " ".join(map(str, federation.cluster.bincount().tolist()))
         lines += ["", f"true clusters have these numbers of clients: {counts}"]

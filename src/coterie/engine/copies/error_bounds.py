@@ -42,7 +42,7 @@ class ErrorBounds:
     def are_cheap(models: Tensor, rows: Rows) -> bool:
         """Whether they cost little besides the comparison of models [J, k, d] in some rounds."""
         narrow = min(rows.y.shape[1], rows.x[0, 0].numel())
-        return narrow <= ROUNDS * models.shape[0] * models.shape[1]
+        return bool(narrow <= ROUNDS * models.shape[0] * models.shape[1])
 
     def update(self, models: Tensor, ids: Tensor, rows: Rows, bias: bool) -> None:
         """Take note of where models [J, k, d] have gone, and of clients that are new."""

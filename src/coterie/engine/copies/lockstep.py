@@ -17,7 +17,8 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from coterie.core.cohort import Descent, Kernel, Rows, Seeds
+from coterie.core.cohort import Rows
+from coterie.core.kernel import Descent, Kernel, Minimisation, Seeds
 from coterie.core.task import Task
 from coterie.data.federation import Samples
 from coterie.engine.chunks import ChunkCache, Chunking
@@ -27,6 +28,7 @@ from coterie.engine.kernels import kernel_for
 from coterie.engine.kernels.batched import BatchedKernel
 from coterie.engine.simulator import Simulator
 from coterie.tensors.devices import default_device, working_bytes
+from coterie.tensors.threads import adapt_threads
 
 SHARED_BYTES = 64 * 2**20  # what the models of copies that are worked on together may occupy
 LARGEST_CHUNK = 1024
@@ -163,6 +165,7 @@ def answer_requests(waiting: list[CopyThread], kernel: Kernel, shared: SharedWor
         first = left[0][1]
         group = [pair for pair in left if pair[1].matches(first)]
         left = [pair for pair in left if not pair[1].matches(first)]
+        adapt_threads(len(group) * first.rows.y.numel() * first.models.shape[-1])
         with torch.set_grad_enabled(first.grad), default_device(first.rows.y.device):
             answers = answer_group([request for _, request in group], kernel, shared)
             for (thread, _), answer in zip(group, answers, strict=True):
@@ -174,10 +177,13 @@ def answer_group(
 ) -> Iterator[Any]:
     """The answers to requests that are alike."""
     name, models, rows = requests[0].name, requests[0].models, requests[0].rows
-    if len(requests) > 1 and name == "losses":
+    plain = name in ("choose", "score") or (
+        name == "gradient" and all(weights is None for _, weights in (r.rest for r in requests))
+    )
+    if len(requests) > 1 and name in ("losses", "sample_losses"):
         each = torch.cat([request.models for request in requests], -2)
-        yield from kernel.losses(each, rows).split(models.shape[-2], 1)
-    elif len(requests) > 1 and name in ("choose", "gradient", "score") and shared is not None:
+        yield from getattr(kernel, name)(each, rows).split(models.shape[-2], -1)
+    elif len(requests) > 1 and plain and shared is not None:
         outputs = rows.y.numel() * shared.network.width  # of first layers
         needed = max(outputs, len(rows.y) * models.shape[-1]) * models.element_size()
         copies = max(1, working_bytes(rows.y.device, SHARED_BYTES) // needed)
@@ -213,9 +219,21 @@ class LockstepKernel:
         chosen: tuple[Tensor, Tensor] = self._ask("choose", models, rows)
         return chosen
 
-    def gradient(self, models: Tensor, rows: Rows, seeds: Seeds) -> Tensor:
-        gradient: Tensor = self._ask("gradient", models, rows, seeds)
+    def sample_losses(self, models: Tensor, rows: Rows) -> Tensor:
+        losses: Tensor = self._ask("sample_losses", models, rows)
+        return losses
+
+    def gradient(
+        self, models: Tensor, rows: Rows, seeds: Seeds, weights: Tensor | None = None
+    ) -> Tensor:
+        gradient: Tensor = self._ask("gradient", models, rows, seeds, weights)
         return gradient
+
+    def minimise(
+        self, start: Tensor, rows: Rows, minimisation: Minimisation
+    ) -> tuple[Tensor, Tensor]:
+        found: tuple[Tensor, Tensor] = self._ask("minimise", start, rows, minimisation)
+        return found
 
     def descend(self, start: Tensor, rows: Rows, descent: Descent) -> Tensor:
         if not self.trains:
@@ -225,6 +243,10 @@ class LockstepKernel:
 
     def score(self, models: Tensor, rows: Rows) -> Tensor:
         scores: Tensor = self._ask("score", models, rows)
+        return scores
+
+    def score_mixture(self, models: Tensor, rows: Rows, shares: Tensor) -> Tensor:
+        scores: Tensor = self._ask("score_mixture", models, rows, shares)
         return scores
 
     def _ask(self, name: str, models: Tensor, rows: Rows, *rest: Any) -> Any:
@@ -248,11 +270,11 @@ class LockstepClients:
     ) -> None:
         place = find_device(device)
         self.samples, self.task, self.seed, self.device = train, task, seed, place
-        self.kernel = kernel_for(task, train.x.dim() - 1, place)
+        self.kernel = kernel_for(task, train.tensor_axes, place)
         # All copies share a chunk, and wait for each other at each: chunks are larger than usual.
         self.chunking = Chunking(
             task,
-            train.x.shape[1:].numel(),
+            train.sample_numbers,
             chunk,
             device=place,
             largest=LARGEST_CHUNK,

@@ -18,7 +18,7 @@ from coterie.engine.copies.error_bounds import ErrorBounds
 from coterie.engine.kernels.batched import BatchedKernel
 from coterie.engine.kernels.blocks import blocks_by_weights
 from coterie.engine.kernels.shared_models import outputs_of_chosen, shared_losses
-from coterie.tensors.lazy import Lazy, SelectedRows, as_selected_rows
+from coterie.tensors.lazy import Lazy, SelectedRows, as_selected_rows, subtract_origin
 
 # What the last choice may occupy that is kept in case it is asked for again.
 LAST_BYTES = 64 * 2**20
@@ -46,8 +46,10 @@ class InterleavedRows:
     def dense(self) -> Tensor:
         return self.rows.clone()
 
-    def add_to(self, sums: Tensor, member: Tensor) -> None:
+    def add_to(self, sums: Tensor, member: Tensor, origin: Tensor | None = None) -> None:
         sums += member.to(self.dtype) @ self.rows
+        if origin is not None:
+            subtract_origin(sums, member, origin)
 
 
 class ReusedBuffer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from coterie.core.cohort import Kernel
+from coterie.core.kernel import Kernel
 from coterie.core.task import Task
 from coterie.engine.kernels.batched import BatchedKernel
 from coterie.engine.kernels.linear_layers import is_linear_stack
@@ -16,8 +16,9 @@ from coterie.tensors.devices import CPU
 def kernel_for(task: Task, sample_axes: int = 1, device: torch.device = CPU) -> Kernel:
     """The fastest kernel that is exact for the network of `task` on samples with so many axes.
 
-    On a CPU one client after another is faster than many at once, but for stacks of linear layers.
+    These are 0 where a sample is more than one tensor with one target (`Samples.tensor_axes`). On a
+    CPU one client after another is faster than many at once, but for stacks of linear layers.
     """
-    if is_linear_stack(task.module, sample_axes):
+    if sample_axes and is_linear_stack(task.module, sample_axes):
         return BatchedKernel(task)
     return PerClientKernel(task) if device.type == "cpu" else VmappedKernel(task, device)

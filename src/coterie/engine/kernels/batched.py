@@ -7,17 +7,25 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from coterie.core.cohort import Descent, Rows, Seeds
+from coterie.core.cohort import Rows
+from coterie.core.kernel import Descent, Minimisation, Seeds
 from coterie.core.task import Task
 from coterie.engine.kernels import sample_space
 from coterie.engine.kernels.blocks import blocks_by_weights
 from coterie.engine.kernels.displaced import BaseModels
 from coterie.engine.kernels.linear_layers import LinearLayers
-from coterie.engine.kernels.objective import MiniBatches, ObjectiveTerms, zero_if_finished
+from coterie.engine.kernels.objective import (
+    MiniBatches,
+    ObjectiveTerms,
+    full_batch_weights,
+    zero_if_finished,
+)
 from coterie.engine.kernels.race import choose_best
+from coterie.engine.kernels.reference import PerClientKernel
 from coterie.engine.kernels.sample_space import FirstLayerTerms, GramCache, SampleSpaceDescent
-from coterie.engine.kernels.shared_models import shared_losses
+from coterie.engine.kernels.shared_models import shared_losses, shared_sample_losses
 from coterie.tensors.lazy import Lazy, SelectedRows, select_rows, slice_rows
+from coterie.tensors.optimizers import Optimizer
 
 
 class BatchedKernel:
@@ -33,11 +41,18 @@ class BatchedKernel:
             blocks = shared_losses(self.network, models, rows)
             return torch.cat([losses for _, _, losses in blocks])
         mask = rows.weights(models.dtype)
-        outputs = (
-            self.network.outputs(self.network.split(own), rows.x) for own in models.unbind(1)
-        )
-        each = [self.task.losses(output, rows.y) for output in outputs]
-        return torch.stack([(losses * mask).sum(1) for losses in each], 1)
+        return torch.stack([(losses * mask).sum(1) for losses in self._own(models, rows)], 1)
+
+    def sample_losses(self, models: Tensor, rows: Rows) -> Tensor:
+        if models.dim() == 2:
+            blocks = shared_sample_losses(self.network, models, rows)
+            return torch.cat([losses for _, _, losses in blocks], 1).permute(1, 2, 0)
+        return torch.stack(list(self._own(models, rows)), 2)
+
+    def _own(self, models: Tensor, rows: Rows) -> Iterator[Tensor]:
+        """The losses [m, n] of samples under each of the models [m, k, d] of their clients."""
+        for own in models.unbind(1):
+            yield self.task.losses(self.network.outputs(self.network.split(own), rows.x), rows.y)
 
     def choose(self, models: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
         if len(models) == 1:
@@ -54,11 +69,23 @@ class BatchedKernel:
             ]
         )
 
-    def gradient(self, models: Tensor, rows: Rows, seeds: Seeds) -> Tensor:
+    def score_mixture(self, models: Tensor, rows: Rows, shares: Tensor) -> Tensor:
+        found = []
+        for here, some in blocks_by_weights(rows, models.shape[1], models):
+            own = (model.expand(len(some.y), -1) for model in models)
+            outputs = [self.network.outputs(self.network.split(each), some.x) for each in own]
+            mixed = self.task.mix(torch.stack(outputs), shares[here])
+            found.append(self.task.score(mixed, some.y, some.mask))
+        return torch.cat(found)
+
+    def gradient(
+        self, models: Tensor, rows: Rows, seeds: Seeds, weights: Tensor | None = None
+    ) -> Tensor:
         found = torch.empty(models.shape, dtype=models.dtype, device=models.device)
-        for here, weights, some in self._blocks(models, rows):
-            weight = some.weights(models.dtype)
-            gradients = self.network.gradients(weights, some.x, some.y, weight)
+        for here, own, some in self._blocks(models, rows):
+            of_samples = None if weights is None else weights[here]
+            weight = full_batch_weights(some, models.dtype, of_samples)
+            gradients = self.network.gradients(own, some.x, some.y, weight)
             torch.cat([gradient.flatten(1) for gradient in gradients], 1, out=found[here])
         return found
 
@@ -74,6 +101,11 @@ class BatchedKernel:
             ends = descend_weights(network, weights, some, descent.slice_clients(here))
             torch.cat([end.flatten(1) for end in ends], 1, out=found[here])
         return found
+
+    def minimise(
+        self, start: Tensor, rows: Rows, minimisation: Minimisation
+    ) -> tuple[Tensor, Tensor]:
+        return PerClientKernel(self.task, start.device).minimise(start, rows, minimisation)
 
     def _blocks(self, models: Tensor, rows: Rows) -> Iterator[tuple[slice, list[Tensor], Rows]]:
         """Clients with models [m, d] of their own, as many at a time as the cache holds.
@@ -91,22 +123,24 @@ def descend_weights(
     layout = network.task.layout
     equal = len(set(descent.steps)) == 1
     batches = MiniBatches.of(descent, layout.dtype, rows.y.device)
-    x, y, weight = rows.x, rows.y, rows.weights(layout.dtype)
+    x, y, weight = rows.x, rows.y, full_batch_weights(rows, layout.dtype, descent.weights)
     weights = [piece.clone() for piece in start]
-    terms = ObjectiveTerms(layout, descent)
+    rule, terms = descent.rule, ObjectiveTerms(layout, descent)
+    optimizer = Optimizer(rule.optimizer, rule.momentum)
+    plain = terms.is_empty and equal and rule.optimizer == "sgd"
     for step in range(max(descent.steps)):
         if batches is not None:
             weight = batches.weight[:, step]
             x, y, _ = rows.take(batches.place[:, step])
-        if terms.is_empty and equal:
-            plain_step(network, weights, x, y, weight, descent.lr)
+        if plain:
+            plain_step(network, weights, x, y, weight, rule.lr)
             continue
         gradients = network.gradients(weights, x, y, weight)
-        for name, piece, gradient in zip(layout.names, weights, gradients, strict=True):
-            gradient = terms.add_to_gradient(name, gradient, piece)
+        gradients = terms.gradients(layout.names, gradients, weights)
+        for piece, direction in zip(weights, optimizer.directions(gradients), strict=True):
             if not equal:
-                gradient = zero_if_finished(gradient, descent.steps, step)
-            piece.sub_(gradient, alpha=descent.lr)
+                direction = zero_if_finished(direction, descent.steps, step)
+            piece.sub_(direction, alpha=rule.lr)
     return weights
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
 from torch import Tensor
 
 from coterie.core.cohort import Rows
 from coterie.tensors.devices import cache_bytes
+from coterie.tensors.threads import most_threads
 
 # What the weights of clients that a thread works on at a time may occupy: more than this falls out
 # of the cache and slows down.
@@ -21,7 +21,7 @@ SHARED_OUTPUT_BYTES = 8 * 2**20
 def block_size(count: int, most: int) -> int:
     """The size of blocks of about `most` of so many clients: of like size, and no thread idle."""
     blocks = -(-count // max(1, most))
-    threads = torch.get_num_threads()
+    threads = most_threads()
     return -(-count // (blocks * threads)) * threads
 
 

@@ -10,7 +10,13 @@ import torch
 from torch import Tensor
 
 from coterie.engine.kernels.matmul import sum_of_combinations
-from coterie.tensors.lazy import SelectedRows, add_cluster_sums, as_selected_rows, dense
+from coterie.tensors.lazy import (
+    SelectedRows,
+    add_cluster_sums,
+    as_selected_rows,
+    dense,
+    subtract_origin,
+)
 
 
 class BaseModels:
@@ -37,13 +43,13 @@ class BaseModels:
         models = self.models[:, :width]
         return models[self.index] if self.shared else models
 
-    def add_to(self, sums: Tensor, member: Tensor) -> None:
+    def add_to(self, sums: Tensor, member: Tensor, origin: Tensor | None = None) -> None:
         """Add weighted sums of as many coordinates as `sums` [k, width] has, as a formula does."""
         models = self.models[:, : sums.shape[1]]
         if self.shared:
-            SelectedRows(models, self.index).add_to(sums, member)
+            SelectedRows(models, self.index).add_to(sums, member, origin)
         else:
-            add_cluster_sums(sums, member, models)
+            add_cluster_sums(sums, member, models, origin)
 
 
 class DisplacedModels:
@@ -82,11 +88,19 @@ class DisplacedModels:
         end[:, self.width :] = self.rest
         return end
 
-    def add_to(self, sums: Tensor, member: Tensor) -> None:
-        first, rest = sums.split([self.width, self.rest.shape[1]], 1)
-        add_cluster_sums(rest, member, self.rest)
+    def add_to(self, sums: Tensor, member: Tensor, origin: Tensor | None = None) -> None:
+        width = self.width
+        first, rest = sums[:, :width], sums[:, width:]
+        origin_first = None if origin is None else origin[:, :width]
+        add_cluster_sums(rest, member, self.rest, None if origin is None else origin[:, width:])
         for base, share in self.bases:
-            base.add_to(first, member if share is None else member * share)
+            if share is None:  # clients that begin at the origin need not have it added
+                base.add_to(first, member, origin_first)
+                origin_first = None
+            else:
+                base.add_to(first, member * share)
+        if origin_first is not None:
+            subtract_origin(first, member, origin_first)
         if self.combinations is None:
             return
         for total, weights in zip(first, member.to(self.dtype), strict=True):

@@ -2,56 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from coterie.core.cohort import Descent
+from coterie.core.cohort import Rows
+from coterie.core.kernel import Descent
 from coterie.core.layout import Layout
-
-Tensors = dict[str, Tensor]  # those of a model, by name
+from coterie.tensors.optimizers import clip_norms
 
 
 class ObjectiveTerms:
-    """The pull, the weight decay and the part that moves of a descent, tensor by tensor.
+    """The pull, the clipping, the weight decay and the part that moves, tensor by tensor.
 
     They serve a single model and models of many clients alike: with anchors [m, d], tensors are
-    [m, ...].
+    [m, ...] and `lead` is 1, for one model it is 0.
     """
 
-    def __init__(self, layout: Layout, descent: Descent) -> None:
+    def __init__(self, layout: Layout, descent: Descent, lead: int = 1) -> None:
         self.anchor = self.pull = self.moves = None
         anchor, pull = descent.anchor, descent.pull
         if anchor is not None and pull is not None and bool(pull.any()):
             self.anchor, self.pull = layout.unflatten(anchor), layout.unflatten(pull)
         if descent.part is not None:
             self.moves = layout.unflatten(descent.part.to(layout.dtype))
-        self.weight_decay = descent.weight_decay
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether the losses are all there is, and everything moves."""
-        return self.anchor is None and self.moves is None and not self.weight_decay
+        self.weight_decay, self.clip, self.lead = descent.weight_decay, descent.rule.clip, lead
+        alone = self.anchor is None and not self.weight_decay and not self.clip
+        self.is_empty = alone and self.moves is None  # the losses are all there is
 
     def select(self, names: Iterable[str], rows: Tensor) -> None:
         """Go on with some tensors only, and with these rows of their anchors."""
         if self.anchor is not None:
             self.anchor = {name: self.anchor[name][rows] for name in names}
 
-    def add_to_gradient(
-        self, name: str, gradient: Tensor, now: Tensor, here: slice | None = None
-    ) -> Tensor:
-        """The gradient of the whole objective where a tensor is `now`, from that of the losses.
+    def gradients(
+        self,
+        names: Sequence[str],
+        losses: list[Tensor],
+        now: Iterable[Tensor],
+        here: slice | None = None,
+    ) -> list[Tensor]:
+        """The gradients of the whole objective where tensors are `now`, from those of the losses.
 
-        `here` says which of the clients it belongs to, if not to all.
+        `here` says which of the clients they belong to, if not to all.
         """
+        if self.is_empty:
+            return losses
+        places = list(zip(names, now, strict=True))
+        found = [
+            self._pull(name, gradient, place, here)
+            for gradient, (name, place) in zip(losses, places, strict=True)
+        ]
+        if self.clip:
+            found = clip_norms(found, self.clip, self.lead)
+        if not self.weight_decay:
+            return found
+        return [
+            gradient + self._moving(name, self.weight_decay * place)
+            for gradient, (name, place) in zip(found, places, strict=True)
+        ]
+
+    def _pull(self, name: str, gradient: Tensor, now: Tensor, here: slice | None) -> Tensor:
         if self.anchor is not None and self.pull is not None:
             anchor = self.anchor[name] if here is None else self.anchor[name][here]
             gradient = gradient + self.pull[name] * (now - anchor)
-        if self.weight_decay:
-            gradient = gradient + self.weight_decay * now
+        return self._moving(name, gradient)
+
+    def _moving(self, name: str, gradient: Tensor) -> Tensor:
         return gradient if self.moves is None else gradient * self.moves[name]
 
 
@@ -70,7 +89,15 @@ class MiniBatches(NamedTuple):
         rows = rows.to(device)
         counts = rows >= 0
         count = counts.sum(2, keepdim=True).clamp_min(1)
-        return cls(rows.clamp_min(0), counts.to(dtype) / count)
+        place, weight = rows.clamp_min(0), counts.to(dtype) / count
+        if descent.weights is not None:
+            weight = weight * descent.weights.gather(1, place.flatten(1)).view_as(weight)
+        return cls(place, weight)
+
+
+def full_batch_weights(rows: Rows, dtype: torch.dtype, weights: Tensor | None) -> Tensor:
+    """What each row counts in its client's mean [m, n], where samples have `weights` [m, n]."""
+    return rows.weights(dtype) if weights is None else rows.weights(dtype) * weights
 
 
 def zero_if_finished(gradient: Tensor, steps: list[int], step: int) -> Tensor:

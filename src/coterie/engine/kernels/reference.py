@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
-from contextlib import contextmanager
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call
 
-from coterie.core.cohort import Descent, Rows, Seeds, nan_to_inf
+from coterie.core.cohort import Rows, nan_to_inf
 from coterie.core.errors import DataError
-from coterie.core.layout import Layout
+from coterie.core.kernel import Descent, Minimisation, Seeds
+from coterie.core.samples import as_batch
 from coterie.core.task import Task
-from coterie.engine.kernels.objective import ObjectiveTerms, Tensors
+from coterie.engine.kernels.minimise import minimise_one
+from coterie.engine.kernels.module_calls import (
+    Tensors,
+    copy_tensors,
+    differentiate,
+    flatten_tensors,
+    keep_outside,
+    module_on,
+    training,
+)
+from coterie.engine.kernels.objective import ObjectiveTerms
 from coterie.tensors.devices import CPU
 from coterie.tensors.lazy import select_rows
+from coterie.tensors.optimizers import Optimizer
 
 
 class PerClientKernel:
@@ -42,6 +53,14 @@ class PerClientKernel:
             ]
         )
 
+    def sample_losses(self, models: Tensor, rows: Rows) -> Tensor:
+        own = models.expand(len(rows.size), *models.shape[-2:])
+        found = models.new_zeros(*rows.y.shape[:2], own.shape[1])
+        for losses, (client, x, y) in zip(found, self._clients(own, rows), strict=True):
+            for j, model in enumerate(client):
+                losses[: len(y), j] = self.task.losses(self._output(model, x), y)
+        return found
+
     def choose(self, models: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
         index = torch.zeros_like(rows.size)
         if len(models) > 1:
@@ -57,14 +76,29 @@ class PerClientKernel:
             ]
         )
 
-    def gradient(self, models: Tensor, rows: Rows, seeds: Seeds) -> Tensor:
+    def score_mixture(self, models: Tensor, rows: Rows, shares: Tensor) -> Tensor:
+        found = []
+        for own, x, y in self._clients(shares, rows):
+            outputs = torch.stack([self._output(model, x.clone()) for model in models])
+            mixed = self.task.mix(outputs[:, None], own[None])
+            inside = torch.ones(1, len(y), device=y.device)
+            found.append(self.task.score(mixed, y[None], inside))
+        return torch.cat(found)
+
+    def gradient(
+        self, models: Tensor, rows: Rows, seeds: Seeds, weights: Tensor | None = None
+    ) -> Tensor:
         gradients, layout = torch.zeros_like(models), self.task.layout
         with training(self.module), torch.random.fork_rng(self._generators):
             for i, (model, x, y) in enumerate(self._clients(models, rows)):
                 torch.manual_seed(seeds[i])
                 trained, carried = copy_tensors(layout, self._tensors(model, x))
-                found = self._gradients(trained, carried, x, y)
+                weight = None if weights is None else weights[i, : len(y)]
+                found = self._gradients(trained, carried, x, y, weight)
                 gradients[i, : layout.trained_size] = flatten_tensors(found)
+                if carried:
+                    after = flatten_tensors(list(carried.values()))
+                    gradients[i, layout.trained_size :] = model[layout.trained_size :] - after
         return gradients
 
     def descend(self, start: Tensor, rows: Rows, descent: Descent) -> Tensor:
@@ -75,33 +109,46 @@ class PerClientKernel:
                 ends[i] = self._descend_one(model, x, y, i, descent)
         return ends
 
-    def _descend_one(self, model: Tensor, x: Tensor, y: Tensor, i: int, descent: Descent) -> Tensor:
+    def _descend_one(self, model: Tensor, x: Any, y: Any, i: int, descent: Descent) -> Tensor:
         layout = self.task.layout
         trained, carried = copy_tensors(layout, self._tensors(model, x))
         anchor = None if descent.anchor is None else descent.anchor[i]
-        terms = ObjectiveTerms(layout, descent._replace(anchor=anchor))
+        rule, terms = descent.rule, ObjectiveTerms(layout, descent._replace(anchor=anchor), lead=0)
+        optimizer = Optimizer(rule.optimizer, rule.momentum)
+        weight = None if descent.weights is None else descent.weights[i, : len(y)]
         for step in range(descent.steps[i]):
             batch: slice | Tensor = slice(None)
             if descent.batches is not None:
                 row = descent.batches[i][step]
                 batch = row[row >= 0]
-            gradients = self._gradients(trained, carried, x[batch], y[batch])
+            of_samples = None if weight is None else weight[batch]
+            found = self._gradients(trained, carried, x[batch], y[batch], of_samples)
             with torch.no_grad():
-                for (name, weight), gradient in zip(trained.items(), gradients, strict=True):
-                    weight -= descent.lr * terms.add_to_gradient(name, gradient, weight)
-        if terms.moves is not None:
-            # Carried tensors outside the moving part stay, whatever the layers did to them.
-            moves, before = terms.moves, layout.unflatten(model)
-            carried = {n: torch.where(moves[n].bool(), c, before[n]) for n, c in carried.items()}
+                found = terms.gradients(layout.trained, found, trained.values())
+                pairs = zip(trained.values(), optimizer.directions(found), strict=True)
+                for now, direction in pairs:
+                    now -= rule.lr * direction
+        carried = keep_outside(layout, model, carried, terms.moves)
         return flatten_tensors([*trained.values(), *carried.values()]).to(model.dtype)
 
-    def _clients(self, models: Tensor, rows: Rows) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    def minimise(
+        self, start: Tensor, rows: Rows, minimisation: Minimisation
+    ) -> tuple[Tensor, Tensor]:
+        found = []
+        with training(self.module), torch.random.fork_rng(self._generators):
+            for i, (model, x, y) in enumerate(self._clients(start, rows)):
+                torch.manual_seed(minimisation.seeds[i])
+                found.append(minimise_one(self.task, self.module, model, x, y, i, minimisation))
+        ends, states = zip(*found, strict=True)
+        return torch.stack(ends), torch.stack(states)
+
+    def _clients(self, models: Tensor, rows: Rows) -> Iterator[tuple[Tensor, Any, Any]]:
         """(model or models, features, targets) of one client after another, without padding."""
         for model, x, y, size in zip(models, rows.x, rows.y, rows.size.tolist(), strict=True):
             # A copy, for a network may work in place.
-            yield model, x[:size].clone(), y[:size]
+            yield model, as_batch(x[:size]).clone(), as_batch(y[:size])
 
-    def _tensors(self, model: Tensor, x: Tensor) -> Tensors:
+    def _tensors(self, model: Tensor, x: Any) -> Tensors:
         """A model's tensors by name, those of convolutions with channels last if that works.
 
         It is faster on a CPU, but a network whose forward pass views a convolution's output in
@@ -117,66 +164,34 @@ class PerClientKernel:
             self._channels_last = self._runs({**plain, **last}, x[:1].clone())
         return {**plain, **last} if self._channels_last else plain
 
-    def _runs(self, tensors: Tensors, x: Tensor) -> bool:
+    def _runs(self, tensors: Tensors, x: Any) -> bool:
         """Whether the network can be called with these tensors."""
         trains = self.module.training
         try:
             with torch.no_grad():
-                functional_call(self.module.eval(), tensors, (x,))
+                functional_call(self.module.eval(), tensors, self.task.arguments(x))
         except (RuntimeError, ValueError):  # also of a normalisation that needs several samples
             return False
         finally:
             self.module.train(trains)
         return True
 
-    def _gradients(self, trained: Tensors, carried: Tensors, x: Tensor, y: Tensor) -> list[Tensor]:
+    def _gradients(
+        self, trained: Tensors, carried: Tensors, x: Any, y: Any, weight: Tensor | None
+    ) -> list[Tensor]:
+        """The derivative of a client's mean loss, of samples with weights [n], by its tensors."""
         try:
-            output = functional_call(self.module, {**trained, **carried}, (x,))
+            arguments = self.task.arguments(x)
+            output = functional_call(self.module, {**trained, **carried}, arguments)
         except ValueError as error:  # batch normalisation of a single sample, for example
             raise DataError(f"the network cannot train on a batch of {len(x)}: {error}") from error
-        return differentiate(self.task.losses(output, y).mean(), trained)
+        losses = self.task.losses(output, y)
+        return differentiate((losses if weight is None else losses * weight).mean(), trained)
 
-    def _output(self, model: Tensor, x: Tensor) -> Tensor:
-        output: Tensor = functional_call(self.module.eval(), self._tensors(model, x), (x,))
+    def _output(self, model: Tensor, x: Any) -> Tensor:
+        tensors, arguments = self._tensors(model, x), self.task.arguments(x)
+        output: Tensor = functional_call(self.module.eval(), tensors, arguments)
         return output
 
-    def _loss(self, model: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    def _loss(self, model: Tensor, x: Any, y: Any) -> Tensor:
         return self.task.losses(self._output(model, x), y).mean()
-
-
-def copy_tensors(layout: Layout, tensors: Tensors) -> tuple[Tensors, Tensors]:
-    """Copies of the tensors of models: those that are trained, and the rest."""
-    copies = {name: tensor.detach().clone() for name, tensor in tensors.items()}
-    return {name: copies.pop(name).requires_grad_() for name in layout.trained}, copies
-
-
-def differentiate(loss: Tensor, trained: Tensors) -> list[Tensor]:
-    """The derivative of a loss by tensors; zero by one that it does not depend on."""
-    found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
-    return [
-        torch.zeros_like(tensor) if gradient is None else gradient
-        for tensor, gradient in zip(trained.values(), found, strict=True)
-    ]
-
-
-def module_on(device: torch.device, module: nn.Module) -> nn.Module:
-    """The network itself, or a copy of it on another device.
-
-    Its weights are never used, but it may have buffers that are in no state dict.
-    """
-    return module if device.type == "cpu" else copy.deepcopy(module).to(device)
-
-
-@contextmanager
-def training(module: nn.Module) -> Iterator[None]:
-    """Training mode for a while, evaluation mode afterwards."""
-    module.train()
-    try:
-        yield
-    finally:
-        module.eval()
-
-
-def flatten_tensors(tensors: list[Tensor]) -> Tensor:
-    """Tensors one after another in one vector."""
-    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])

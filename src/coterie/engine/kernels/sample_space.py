@@ -13,7 +13,10 @@ somebody looks at it (displaced.py). X X' is the same in every round and kept wh
 
 A pull towards an anchor A and weight decay shrink all that there is by a factor, and the pull adds
 some of A: W is a multiple of W_0, one of A and a combination of samples, and Z the same of their
-outputs. The result is that of ordinary descent, to rounding.
+outputs. Weights of samples only change dZ. With momentum the velocity V is such a sum as well: its
+outputs U = V X' and its combination are carried along as Z and S are. What is not linear in the
+gradient, clipping and Adam, is done on the weights. The result is that of ordinary descent, to
+rounding.
 """
 
 from __future__ import annotations
@@ -23,14 +26,21 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.core.cohort import Descent, Rows
+from coterie.core.cohort import Rows
+from coterie.core.kernel import Descent
 from coterie.engine.kernels.blocks import block_size
 from coterie.engine.kernels.displaced import BaseModels, DisplacedModels
 from coterie.engine.kernels.linear_layers import LinearLayers, ScratchBuffers
 from coterie.engine.kernels.matmul import selected_outputs
-from coterie.engine.kernels.objective import MiniBatches, ObjectiveTerms, zero_if_finished
+from coterie.engine.kernels.objective import (
+    MiniBatches,
+    ObjectiveTerms,
+    full_batch_weights,
+    zero_if_finished,
+)
 from coterie.tensors.devices import cache_bytes
 from coterie.tensors.lazy import Lazy
+from coterie.tensors.optimizers import Optimizer
 
 # What the outputs that a thread works on may occupy: half to twice as much is about as fast.
 BLOCK_BYTES = 2 * 2**20
@@ -50,10 +60,14 @@ class FirstLayerTerms(NamedTuple):
     trained: bool  # whether they move at all
     pull: float  # strength of the pull towards the anchor
     weight_decay: float  # strength of the pull towards zero
+    momentum: float = 0.0  # share of the last step that the next one keeps
 
     @classmethod
     def of(cls, descent: Descent, width: int) -> FirstLayerTerms | None:
-        """Those of the first `width` coordinates; None if these are not treated alike."""
+        """Those of the first `width` coordinates; None if these do not stay in the span."""
+        rule = descent.rule
+        if rule.clip or rule.optimizer == "adam":
+            return None
         trained, pull = True, 0.0
         if descent.part is not None:
             moving = int(descent.part[:width].sum())
@@ -65,24 +79,44 @@ class FirstLayerTerms(NamedTuple):
             if low != high:
                 return None
             pull = float(low)
-        return cls(descent.lr, trained, pull, descent.weight_decay)
+        momentum = rule.momentum if rule.optimizer == "momentum" else 0.0
+        return cls(rule.lr, trained, pull, descent.weight_decay, momentum)
+
+    @property
+    def strength(self) -> float:
+        """How much of where first layers are is in their gradient."""
+        return self.pull + self.weight_decay
 
     @property
     def shrinkage(self) -> float:
         """What a step leaves of where first layers were."""
-        return 1 - self.lr * (self.pull + self.weight_decay) if self.trained else 1.0
+        return 1 - self.lr * self.strength if self.trained else 1.0
 
     def base_shares(self, steps: list[int], like: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """What is left of the start after so many steps [m], and how much of the anchor came in.
 
         None stands for all of the one and nothing of the other.
         """
-        strength = self.pull + self.weight_decay
-        if not self.trained or strength == 0:
+        if not self.trained or self.strength == 0:
             return None, None
-        left = [self.shrinkage**count for count in steps]
-        came = [self.pull / strength * (1 - share) for share in left]
+        if self.momentum:
+            shares = self._shares_with_momentum(max(steps))
+            left, came = ([share[count] for count in steps] for share in shares)
+        else:
+            left = [self.shrinkage**count for count in steps]
+            came = [self.pull / self.strength * (1 - share) for share in left]
         return tensor_like(left, like), tensor_like(came, like) if self.pull else None
+
+    def _shares_with_momentum(self, steps: int) -> tuple[list[float], list[float]]:
+        """The same two after 0, 1, ... steps; the velocity consists of start and anchor as well."""
+        left, came = [1.0], [0.0]
+        of_start = of_anchor = 0.0
+        for _ in range(steps):
+            of_start = self.momentum * of_start + self.strength * left[-1]
+            of_anchor = self.momentum * of_anchor + self.strength * came[-1] - self.pull
+            left.append(left[-1] - self.lr * of_start)
+            came.append(came[-1] - self.lr * of_anchor)
+        return left, came
 
 
 def is_faster(
@@ -100,7 +134,7 @@ def is_faster(
     if terms.trained and steps > 1:
         # The inner products of samples count half, for those of many clients are kept.
         work += seen**2 * f // 2 + steps * seen * (batch + OUTPUT_WORK) * width
-    return work < steps * f * width * (2 * batch + WEIGHT_WORK)
+    return bool(work < steps * f * width * (2 * batch + WEIGHT_WORK))
 
 
 class GramCache:
@@ -144,8 +178,9 @@ class SampleSpaceDescent:
     ) -> None:
         layout = network.task.layout
         self.network, self.grams, self.start = network, grams, start
-        self.rows, self.steps, self.lr = rows, descent.steps, descent.lr
+        self.rows, self.steps, self.rule = rows, descent.steps, descent.rule
         self.equal_steps = len(set(descent.steps)) == 1
+        self.plain = descent.rule.optimizer == "sgd"
         self.first_terms = first_terms
         self.ids = descent.ids  # [m] whose samples the rows are; None: only some of theirs
         self.outputs = start.activations  # [m, h, n] of the first layer, if known
@@ -153,7 +188,9 @@ class SampleSpaceDescent:
         if self.batches is not None and self.batches.place[0].numel() < rows.y.shape[1]:
             self._leave_out_unseen_samples(self.batches)
         self.x = self.rows.x.flatten(2)
-        self.weight = rows.weights(layout.dtype) if self.batches is None else None  # [m, n]
+        self.weight = None  # [m, n] what samples count
+        if self.batches is None:
+            self.weight = full_batch_weights(rows, layout.dtype, descent.weights)
         self.anchor = None if descent.anchor is None else BaseModels(descent.anchor)
         shared_anchor = None if self.anchor is None else self.anchor.models
         self.upper_terms = ObjectiveTerms(layout, descent._replace(anchor=shared_anchor))
@@ -222,17 +259,21 @@ class SampleSpaceDescent:
             own = [weight[here] for weight in upper]
             if total is None:
                 self._descend_upper(here, z[here], own, scratch)
-            else:
-                attracting = None if anchor_z is None else anchor_z[here]
-                self._descend_block(here, z[here], attracting, own, total[here], scratch)
+                continue
+            descend = (
+                self._descend_with_momentum if self.first_terms.momentum else self._descend_block
+            )
+            attracting = None if anchor_z is None else anchor_z[here]
+            descend(here, z[here], attracting, own, total[here], scratch)
         return total
 
     def _descend_upper(
         self, here: slice, z: Tensor, upper: list[Tensor], scratch: ScratchBuffers
     ) -> None:
         """The descent of some clients whose first layers stay."""
+        optimizer = self._optimizer()
         for step in range(max(self.steps[here])):
-            self._upper_step(here, step, z, upper, scratch)
+            self._upper_step(here, step, z, upper, scratch, optimizer)
 
     def _descend_block(
         self,
@@ -244,20 +285,16 @@ class SampleSpaceDescent:
         scratch: ScratchBuffers,
     ) -> None:
         """The descent of some clients; where they come to is put into `upper` and `total`."""
-        terms, last = self.first_terms, max(self.steps[here]) - 1
+        terms, last, optimizer = self.first_terms, max(self.steps[here]) - 1, self._optimizer()
         total.zero_()
         gram = None
         if last > 0:
             z, gram = z.clone(), self._gram(here)
         for step in range(last + 1):
-            slopes = self._upper_step(here, step, z, upper, scratch)
+            slopes = self._upper_step(here, step, z, upper, scratch, optimizer)
             if terms.shrinkage != 1:
                 total *= self._shrinkage(here, step, total)
-            place = None if self.batches is None else self.batches.place[here, step]
-            if place is None:
-                total += slopes
-            else:
-                total.scatter_add_(2, column_index(place, len(slopes[0])), slopes)
+            place = self._add_slopes(total, slopes, here, step)
             if gram is not None and step < last:  # nobody looks at where the last step leads
                 reach = gram if place is None else select_gram_rows(gram, place)
                 z.baddbmm_(slopes, reach, beta=terms.shrinkage, alpha=-terms.lr)
@@ -265,8 +302,61 @@ class SampleSpaceDescent:
                     z.add_(anchor_z, alpha=terms.lr * terms.pull)
         total *= -terms.lr
 
+    def _descend_with_momentum(
+        self,
+        here: slice,
+        z: Tensor,
+        anchor_z: Tensor | None,
+        upper: list[Tensor],
+        total: Tensor,
+        scratch: ScratchBuffers,
+    ) -> None:
+        """The same with momentum: the velocity's combination and outputs are carried along."""
+        terms, last, optimizer = self.first_terms, max(self.steps[here]) - 1, self._optimizer()
+        velocity, outputs = torch.zeros_like(total.zero_()), torch.zeros_like(z)
+        gram = None
+        if last > 0:
+            z, gram = z.clone(), self._gram(here)
+        for step in range(last + 1):
+            slopes = self._upper_step(here, step, z, upper, scratch, optimizer)
+            velocity *= terms.momentum
+            if terms.strength:
+                velocity.add_(total, alpha=terms.strength)
+            place = self._add_slopes(velocity, slopes, here, step)
+            moved = velocity
+            if not self.equal_steps:
+                moved = zero_if_finished(velocity, self.steps[here], step)
+            total.sub_(moved, alpha=terms.lr)
+            if gram is not None and step < last:
+                reach = gram if place is None else select_gram_rows(gram, place)
+                outputs.baddbmm_(slopes, reach, beta=terms.momentum)
+                if terms.strength:
+                    outputs.add_(z, alpha=terms.strength)
+                if anchor_z is not None:
+                    outputs.sub_(anchor_z, alpha=terms.pull)
+                z.sub_(outputs, alpha=terms.lr)
+
+    def _add_slopes(self, total: Tensor, slopes: Tensor, here: slice, step: int) -> Tensor | None:
+        """Add the derivatives of a step to `total` [b, h, n]; the columns [b, s] they belong to."""
+        if self.batches is None:
+            total += slopes
+            return None
+        place = self.batches.place[here, step]
+        total.scatter_add_(2, column_index(place, len(slopes[0])), slopes)
+        return place
+
+    def _optimizer(self) -> Optimizer:
+        """A fresh optimiser of the weights above the first layer."""
+        return Optimizer(self.rule.optimizer, self.rule.momentum)
+
     def _upper_step(
-        self, here: slice, step: int, z: Tensor, upper: list[Tensor], scratch: ScratchBuffers
+        self,
+        here: slice,
+        step: int,
+        z: Tensor,
+        upper: list[Tensor],
+        scratch: ScratchBuffers,
+        optimizer: Optimizer,
     ) -> Tensor:
         """Make a step with the weights above the first layer, in place.
 
@@ -281,12 +371,13 @@ class SampleSpaceDescent:
             z, y = select_columns(z, place), y.gather(1, place)
         slopes, gradients = self.network.upper_gradients(z, upper, y, weight, scratch)
         terms = self.upper_terms
-        for name, piece, gradient in zip(self.network.upper_names, upper, gradients, strict=True):
-            if not terms.is_empty:
-                gradient = terms.add_to_gradient(name, gradient, piece, here)
-                if not self.equal_steps:
-                    gradient = zero_if_finished(gradient, self.steps[here], step)
-            piece.sub_(gradient, alpha=self.lr)
+        gradients = terms.gradients(self.network.upper_names, gradients, upper, here)
+        # The losses of a client that has finished have no weight.
+        alike = self.equal_steps or (terms.is_empty and self.plain)
+        for piece, direction in zip(upper, optimizer.directions(gradients), strict=True):
+            if not alike:
+                direction = zero_if_finished(direction, self.steps[here], step)
+            piece.sub_(direction, alpha=self.rule.lr)
         return slopes
 
     def _gram(self, here: slice) -> Tensor:

@@ -19,13 +19,24 @@ def shared_losses(
 ) -> Iterator[tuple[slice, Tensor, Tensor]]:
     """The clients under shared models [k, d], a block of clients at a time.
 
-    Gives which they are, the first layer's outputs [k, h, b, n] and the mean losses [b, k]: all
-    rows of the block and all models are one long product. The mean is over `count` [m] samples if
-    these are only some of them.
+    Gives which they are, the first layer's outputs [k, h, b, n] and the mean losses [b, k]. The
+    mean is over `count` [m] samples if these are only some of them.
+    """
+    weight = rows.weights(models.dtype, count)
+    for here, z, losses in shared_sample_losses(network, models, rows):
+        yield here, z, (losses * weight[here]).sum(2).T
+
+
+def shared_sample_losses(
+    network: LinearLayers, models: Tensor, rows: Rows
+) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """The clients under shared models [k, d], a block of clients at a time.
+
+    Gives which they are, the first layer's outputs [k, h, b, n] and the losses of samples
+    [k, b, n]: all rows of the block and all models are one long product.
     """
     first, bias, upper = network.split_first(models)
     k, h, n = len(models), first.shape[1], rows.y.shape[1]
-    count = rows.size if count is None else count
     allowed = working_bytes(models.device, SHARED_OUTPUT_BYTES)
     block = max(1, allowed // (k * h * n * models.element_size()))
     for here, some in rows.client_blocks(block):
@@ -35,8 +46,7 @@ def shared_losses(
             z += bias[:, :, None]
         output = network.upper_outputs(z, upper).mT  # [k, b n, c]
         losses = network.task.losses(output, y.expand(k, *y.shape)).view(k, -1, n)
-        mask = some.weights(models.dtype, count[here])
-        yield here, z.view(k, h, -1, n), (losses * mask).sum(2).T
+        yield here, z.view(k, h, -1, n), losses
 
 
 def selected_losses(

@@ -17,14 +17,22 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, vmap
 
-from coterie.core.cohort import Descent, Rows, Seeds, nan_to_inf
+from coterie.core.cohort import Rows, nan_to_inf
 from coterie.core.errors import DataError
+from coterie.core.kernel import Descent, Minimisation, Seeds, StepRule
 from coterie.core.layout import keeps_statistics
 from coterie.core.task import Task
-from coterie.engine.kernels.objective import MiniBatches, ObjectiveTerms, Tensors, zero_if_finished
-from coterie.engine.kernels.reference import PerClientKernel, copy_tensors, differentiate, training
+from coterie.engine.kernels.module_calls import Tensors, copy_tensors, differentiate, training
+from coterie.engine.kernels.objective import (
+    MiniBatches,
+    ObjectiveTerms,
+    full_batch_weights,
+    zero_if_finished,
+)
+from coterie.engine.kernels.reference import PerClientKernel
 from coterie.tensors.devices import ACCELERATOR_BYTES, CPU
 from coterie.tensors.lazy import as_selected_rows, dense, select_rows, slice_rows
+from coterie.tensors.optimizers import Optimizer
 
 # What the samples that are worked on at a time may occupy: what layers make of them takes many
 # times as much.
@@ -44,11 +52,13 @@ class VmappedKernel:
     def losses(self, models: Tensor, rows: Rows) -> Tensor:
         if not self.is_exact_for(rows):
             return self.one_by_one.losses(models, rows)
-        shared = models.dim() == 2
-        blocks = blocks_by_samples(rows)
-        return torch.cat(
-            [self._losses(models if shared else models[here], some) for here, some in blocks]
-        )
+        return torch.cat([self._losses(*block) for block in blocks_of_models(models, rows)])
+
+    def sample_losses(self, models: Tensor, rows: Rows) -> Tensor:
+        if not self.is_exact_for(rows):
+            return self.one_by_one.sample_losses(models, rows)
+        blocks = blocks_of_models(models, rows)
+        return torch.cat([torch.stack(list(self._sample_losses(*each)), 2) for each in blocks])
 
     def choose(self, models: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
         index = torch.zeros_like(rows.size)
@@ -66,13 +76,27 @@ class VmappedKernel:
             ]
         )
 
-    def gradient(self, models: Tensor, rows: Rows, seeds: Seeds) -> Tensor:
+    def score_mixture(self, models: Tensor, rows: Rows, shares: Tensor) -> Tensor:
         if not self.is_exact_for(rows):
-            return self.one_by_one.gradient(models, rows, seeds)
+            return self.one_by_one.score_mixture(models, rows, shares)
+        self.module.eval()
+        found = []
+        for here, some in blocks_by_samples(rows):
+            outputs = torch.stack([self._under(model, some.x) for model in models])
+            mixed = self.task.mix(outputs, shares[here])
+            found.append(self.task.score(mixed, some.y, some.mask))
+        return torch.cat(found)
+
+    def gradient(
+        self, models: Tensor, rows: Rows, seeds: Seeds, weights: Tensor | None = None
+    ) -> Tensor:
+        if not self.is_exact_for(rows):
+            return self.one_by_one.gradient(models, rows, seeds, weights)
         found, layout = torch.zeros_like(dense(models)), self.task.layout
         with training(self.module):
             for here, some in blocks_by_samples(rows):
-                weight = some.weights(models.dtype)
+                of_samples = None if weights is None else weights[here]
+                weight = full_batch_weights(some, models.dtype, of_samples)
                 trained, carried = copy_tensors(layout, layout.unflatten(slice_rows(models, here)))
                 parts = self._gradients(trained, carried, some.x, some.y, weight)
                 found[here, : layout.trained_size] = flatten_by_client(parts)
@@ -90,10 +114,16 @@ class VmappedKernel:
                 ]
             )
 
+    def minimise(
+        self, start: Tensor, rows: Rows, minimisation: Minimisation
+    ) -> tuple[Tensor, Tensor]:
+        return self.one_by_one.minimise(start, rows, minimisation)
+
     def is_exact_for(self, rows: Rows) -> bool:
         """Whether the network can be done for all clients at once; tried on the first samples."""
         if self._exact is None and rows.y.numel():
-            self._exact = not keeps_statistics(self.module) and self._agrees(rows)
+            tensors = isinstance(rows.x, Tensor) and isinstance(rows.y, Tensor)
+            self._exact = tensors and not keeps_statistics(self.module) and self._agrees(rows)
         return bool(self._exact)
 
     def _agrees(self, rows: Rows) -> bool:
@@ -106,7 +136,7 @@ class VmappedKernel:
         model = self.task.layout.flatten(self.task.module).to(y.device)
         models = torch.stack([model, model])
         models[1, : self.task.layout.trained_size] *= 0.9
-        step = Descent(1.0, [1, 1], None, [0, 0], None, None, None, 0.0)
+        step = Descent(StepRule(1.0), [1, 1], None, [0, 0])
         try:
             with torch.no_grad():
                 losses = self._losses(models[:, None], pair)
@@ -125,13 +155,18 @@ class VmappedKernel:
     def _losses(self, models: Tensor, rows: Rows) -> Tensor:
         """Mean losses [m, k] of models [k, d] shared by all clients, or [m, k, d] of their own."""
         weight = rows.weights(models.dtype)
+        each = self._sample_losses(models, rows)
+        return torch.stack([(losses * weight).sum(1) for losses in each], 1)
+
+    def _sample_losses(self, models: Tensor, rows: Rows) -> Iterator[Tensor]:
+        """The losses [m, n] of samples under each of such models."""
         self.module.eval()
         if models.dim() == 2:
-            each = (self._under(model, rows.x) for model in models)
+            outputs = (self._under(model, rows.x) for model in models)
         else:
             unflatten = self.task.layout.unflatten
-            each = (self._forward(unflatten(own), rows.x) for own in models.unbind(1))
-        return torch.stack([(self.task.losses(o, rows.y) * weight).sum(1) for o in each], 1)
+            outputs = (self._forward(unflatten(own), rows.x) for own in models.unbind(1))
+        return (self.task.losses(output, rows.y) for output in outputs)
 
     def _outputs(self, models: Tensor, here: slice, x: Tensor) -> Tensor:
         """What the network makes of samples [b, n, ...] of some clients, [b, n, c]."""
@@ -156,7 +191,7 @@ class VmappedKernel:
         """
         tensors = self.task.layout.unflatten(model)
         output: Tensor = functional_call(self.module, tensors, (x.flatten(0, 1).clone(),))
-        return output.view(*x.shape[:2], -1)
+        return output.view(*x.shape[:2], *output.shape[1:])
 
     def _forward(self, tensors: Tensors, x: Tensor) -> Tensor:
         """The same with each client's own tensors [b, ...]."""
@@ -180,17 +215,19 @@ class VmappedKernel:
         layout = self.task.layout
         trained, carried = copy_tensors(layout, layout.unflatten(start))
         batches = MiniBatches.of(descent, layout.dtype, rows.y.device)
-        x, y, weight = rows.x, rows.y, rows.weights(layout.dtype)
-        terms = ObjectiveTerms(layout, descent)
+        x, y, weight = rows.x, rows.y, full_batch_weights(rows, layout.dtype, descent.weights)
+        rule, terms = descent.rule, ObjectiveTerms(layout, descent)
+        optimizer = Optimizer(rule.optimizer, rule.momentum)
         for step in range(max(descent.steps)):
             if batches is not None:
                 weight = batches.weight[:, step]
                 x, y, _ = rows.take(batches.place[:, step])
             found = self._gradients(trained, carried, x, y, weight)
             with torch.no_grad():
-                for (name, now), gradient in zip(trained.items(), found, strict=True):
-                    gradient = terms.add_to_gradient(name, gradient, now)
-                    now -= descent.lr * zero_if_finished(gradient, descent.steps, step)
+                found = terms.gradients(layout.trained, found, trained.values())
+                pairs = zip(trained.values(), optimizer.directions(found), strict=True)
+                for now, direction in pairs:
+                    now -= rule.lr * zero_if_finished(direction, descent.steps, step)
         return flatten_by_client([*trained.values(), *carried.values()]).to(start.dtype)
 
 
@@ -199,6 +236,12 @@ def blocks_by_samples(rows: Rows) -> Iterator[tuple[slice, Rows]]:
     bytes_of_one = max(1, rows.x[0].numel() * rows.x.element_size())
     block = max(1, SAMPLE_BYTES // bytes_of_one)
     return rows.client_blocks(block)
+
+
+def blocks_of_models(models: Tensor, rows: Rows) -> Iterator[tuple[Tensor, Rows]]:
+    """Blocks of clients: models [k, d] that all share or [b, k, d] of their own, and their rows."""
+    for here, some in blocks_by_samples(rows):
+        yield models if models.dim() == 2 else models[here], some
 
 
 def flatten_by_client(tensors: list[Tensor]) -> Tensor:

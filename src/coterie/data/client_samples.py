@@ -1,0 +1,183 @@
+"""Samples as a user has them, client by client: what they are, and how they are stored.
+
+A client is a pair of samples and targets. Samples are an array, a list of sequences of their own
+lengths, or several inputs (a tuple, or a dictionary with their names); targets an array or a list
+of sequences. What is a list of sequences with some client is one with all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.core.errors import DataError
+from coterie.core.sample_kinds import sample_kinds
+from coterie.core.samples import Inputs, Ragged, Stored
+
+SAMPLES, TARGETS = "samples", "targets"  # what the parts of a client are called
+INPUT = "input "  # and each of several inputs, before its name
+Parts = dict[str, Tensor | Ragged]  # of one client; the last are its targets
+
+
+def read_clients(clients: Iterable[Any]) -> list[Parts]:
+    """The parts of every client; refuse what no model could learn from."""
+    found = [read_client(i, client) for i, client in enumerate(clients)]
+    if not found:
+        raise DataError("a federation needs at least one client, got none")
+    return found
+
+
+def sequence_parts(*groups: Iterable[Parts]) -> set[str]:
+    """The parts that are sequences of their own lengths with some client."""
+    every = chain.from_iterable(groups)
+    return {name for parts in every for name, part in parts.items() if isinstance(part, Ragged)}
+
+
+def store_clients(clients: Sequence[Parts], sequences: set[str]) -> tuple[Stored, Stored, Tensor]:
+    """All samples, all targets, and the sizes of the clients, [m].
+
+    The parts of the names `sequences` are stored as such.
+    """
+    names, stored = list(clients[0]), {}
+    for i, parts in enumerate(clients):
+        if list(parts) != names:
+            raise DataError(
+                f"all clients must have the same inputs: client 0 has {input_names(names)}, "
+                f"client {i} has {input_names(parts)}"
+            )
+    for name in names:
+        parts_of_all = [parts[name] for parts in clients]
+        if name in sequences:
+            parts_of_all = [as_ragged(part) for part in parts_of_all]
+        check_one_kind(name, parts_of_all)
+        stored[name] = join_parts(parts_of_all)
+    targets = stored.pop(TARGETS)
+    inputs = {name.removeprefix(INPUT): part for name, part in stored.items()}
+    x = stored[SAMPLES] if SAMPLES in stored else Inputs(inputs)
+    return x, targets, torch.tensor([len(parts[TARGETS]) for parts in clients])
+
+
+def input_names(parts: Iterable[str]) -> str:
+    """The names of a client's inputs, as a sentence has them."""
+    names = [name.removeprefix(INPUT) for name in parts if name.startswith(INPUT)]
+    return ", ".join(names) or "one without a name"
+
+
+def check_one_kind(name: str, parts: Sequence[Tensor | Ragged]) -> None:
+    """Refuse a part that is of another shape or type with some client."""
+    kinds = [sample_kinds(part)[0] for part in parts]
+    for i, kind in enumerate(kinds):
+        if kind != kinds[0]:
+            raise DataError(
+                f"all clients must have {name} of one shape and type: client 0 has "
+                f"{list(kinds[0].shape)} {kinds[0].dtype}, client {i} has {list(kind.shape)} "
+                f"{kind.dtype}"
+            )
+
+
+def join_parts(parts: Sequence[Any]) -> Tensor | Ragged:
+    """The part of all clients, one client after another."""
+    if isinstance(parts[0], Tensor):
+        return torch.cat(list(parts))
+    lengths = torch.cat([part.lengths for part in parts])
+    offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+    return Ragged(torch.cat([part.values for part in parts]), offsets)
+
+
+def as_ragged(part: Tensor | Ragged) -> Ragged:
+    """Sequences that happen to be of one length, [n, L, ...], as sequences of their own lengths."""
+    if isinstance(part, Ragged):
+        return part
+    if part.dim() < 2:
+        raise DataError("some clients have a sequence per sample where others have one number")
+    offsets = torch.arange(len(part) + 1) * part.shape[1]
+    return Ragged(part.flatten(0, 1), offsets)
+
+
+def read_client(i: int, client: Any) -> Parts:
+    """One client's parts; refuse what no model could learn from."""
+    try:
+        x, y = client
+    except (TypeError, ValueError):
+        raise DataError(f"client {i} must be a pair of samples and targets") from None
+    try:
+        inputs = named_inputs(x)
+        parts = {name: read_part(part) for name, part in inputs.items()}
+        parts[TARGETS] = read_part(y)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"client {i}: not an array of numbers ({error})") from error
+    check_sizes(i, parts)
+    for name, part in parts.items():
+        values = part.values if isinstance(part, Ragged) else part
+        if values.is_floating_point() and not bool(torch.isfinite(values).all()):
+            what = "features" if name == SAMPLES else name
+            raise DataError(f"client {i} has NaN or infinite values in its {what}")
+        if isinstance(part, Ragged) and int(part.lengths.min()) == 0:
+            raise DataError(f"client {i} has an empty sequence in its {name}")
+    return parts
+
+
+def check_sizes(i: int, parts: Parts) -> None:
+    """Refuse parts that do not have a value for each of a client's samples, and no samples."""
+    count = len(parts[TARGETS]) if is_list(parts[TARGETS]) else -1
+    samples = parts.get(SAMPLES)
+    fits = len(parts) > 1 and all(is_list(p) and len(p) == count for p in parts.values())
+    if not fits or (isinstance(samples, Tensor) and samples.dim() < 2):
+        shapes = [
+            f"{len(part)} sequences" if isinstance(part, Ragged) else str(list(part.shape))
+            for part in parts.values()
+        ]
+        raise DataError(
+            f"client {i} must have samples [n, ...] and n targets, got shapes "
+            f"{', '.join(shapes[:-1]) or 'none'} and {shapes[-1]}"
+        )
+    if count == 0:
+        raise DataError(f"client {i} has no samples")
+
+
+def is_list(part: Tensor | Ragged) -> bool:
+    """Whether a part has a value for each sample, rather than being one number."""
+    return isinstance(part, Ragged) or part.dim() > 0
+
+
+def named_inputs(x: Any) -> dict[str, Any]:
+    """A client's samples, or its several inputs by name; those of a tuple are numbered."""
+    if isinstance(x, dict):
+        return {f"{INPUT}{name}": part for name, part in x.items()}
+    if isinstance(x, tuple) and all(isinstance(p, np.ndarray | Tensor | Ragged | list) for p in x):
+        return {f"{INPUT}{number}": part for number, part in enumerate(x)}
+    return {SAMPLES: x}
+
+
+def read_part(values: Any) -> Tensor | Ragged:
+    """An array as a tensor, sequences of several lengths as `Ragged`."""
+    if isinstance(values, Ragged):
+        return values
+    if isinstance(values, np.ndarray) and values.dtype == object:
+        values = list(values)
+    if isinstance(values, list | tuple) and is_uneven(values):
+        return Ragged.of([as_tensor(sequence) for sequence in values])
+    return as_tensor(values)
+
+
+def is_uneven(values: Sequence[Any]) -> bool:
+    """Whether these are sequences of several lengths."""
+    sized = [hasattr(value, "__len__") and not isinstance(value, str) for value in values]
+    if not all(sized) or any(isinstance(v, Tensor | np.ndarray) and v.ndim == 0 for v in values):
+        return False
+    return len({len(value) for value in values}) > 1
+
+
+def as_tensor(values: Any) -> Tensor:
+    """Values as a tensor that shares their memory where it can."""
+    if isinstance(values, Tensor):
+        return values.detach()
+    array = np.ascontiguousarray(values)
+    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+        array = array.astype(np.int64)  # PyTorch has few operations for large unsigned types
+    return torch.from_numpy(array) if array.flags.writeable else torch.tensor(array)

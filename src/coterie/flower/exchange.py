@@ -1,0 +1,103 @@
+"""An exchange: some clients are asked for something, until enough of them have replied.
+
+The same holds for a start, a round, a serving and an evaluation. A node that dies, or hangs, or
+replies with an error or with anything that cannot be read or accepted, costs its clients and
+nothing else, as long as the others are a quorum. Below it, those who are missing are asked again; a
+reply that comes late, while its clients are being asked again, is accepted like any other, once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.core.errors import CoterieError
+from coterie.flower.mailbox import Mailbox, Sent
+from coterie.flower.roster import Roster
+from coterie.flower.wire import BadPacket, Packet
+
+MAX_FAILURES = 3  # times in a row that no node may give a reply that can be accepted
+
+
+class Exchange:
+    """Asks the clients of a roster.
+
+    packet  makes the message to the node of some clients
+    accept  reads the reply of the node of some clients, or raises BadPacket
+    """
+
+    def __init__(
+        self,
+        roster: Roster,
+        packet: Callable[[Tensor], Packet],
+        accept: Callable[[Tensor, Packet], Any],
+    ) -> None:
+        self.roster, self.packet, self.accept = roster, packet, accept
+        self.mailbox: Mailbox = roster.mailbox
+        self.waiting: dict[str, Sent] = {}  # messages without a reply, by name
+        self.answers: list[tuple[Tensor, Any]] = []  # clients that were asked, and what came
+        self.replied = torch.arange(0)  # the clients whose reply was accepted
+
+    def run(self, ids: Tensor) -> list[Any]:
+        """What `accept` made of the replies of the nodes of clients `ids`; they are a quorum.
+
+        They are in the order of the clients, whichever came first.
+        """
+        settings, began = self.roster.app.network, time.monotonic()
+        failures = 0
+        while True:
+            asked, accepted = self.ask(ids[~torch.isin(ids, self.replied)])
+            if len(self.replied) >= settings.quorum * len(ids):
+                self.mailbox.counts["silent"] += len(ids) - len(self.replied)
+                return [what for _, what in sorted(self.answers, key=lambda each: int(each[0][0]))]
+            # What fails on all nodes again and again will fail the next time too.
+            failures = failures + 1 if asked and not accepted and not self.waiting else 0
+            if failures == MAX_FAILURES:
+                raise CoterieError(f"all nodes reply with {self.mailbox.failure}")
+            if time.monotonic() - began > settings.patience:
+                failure = self.mailbox.failure
+                raise CoterieError(
+                    f"{len(self.replied)} of {len(ids)} clients replied, fewer than the quorum of "
+                    f"{settings.quorum:g}, in {settings.patience:g} s"
+                    + (f"; the last that failed replied with {failure}" if failure else "")
+                )
+            time.sleep(self.mailbox.pace.online)
+            self.roster.refresh()
+
+    def ask(self, ids: Tensor) -> tuple[int, int]:
+        """Ask clients once: how many nodes were asked, and how many replies were accepted."""
+        timeout = self.roster.app.network.timeout
+        clients = self.roster.online(ids)
+        packets = {node: self.packet(own) for node, own in clients.items()}
+        before = len(self.answers)
+        sent = self.mailbox.send(packets, clients, timeout)
+        self.waiting |= sent
+
+        def awaited() -> bool:
+            online = self.roster.still_online()
+            return any(
+                name in self.waiting and each.node in online and not self.has_replied(each)
+                for name, each in sent.items()
+            )
+
+        self.mailbox.receive(self.waiting, self.take_in, timeout, awaited)
+        return len(packets), len(self.answers) - before
+
+    def has_replied(self, sent: Sent) -> bool:
+        """Whether a client of a message has replied to it, or to another."""
+        return bool(torch.isin(sent.clients, self.replied).any())
+
+    def take_in(self, sent: Sent, reply: Packet) -> None:
+        """Accept the reply of a node, unless its clients have replied before."""
+        if self.has_replied(sent):
+            return
+        try:
+            self.answers.append((sent.clients, self.accept(sent.clients, reply)))
+        except BadPacket as error:
+            who = ", ".join(self.roster.names[i] for i in sent.clients[:5].tolist())
+            raise BadPacket(f"{error} (clients {who})") from error
+        self.replied = torch.cat([self.replied, sent.clients])

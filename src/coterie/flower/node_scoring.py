@@ -1,0 +1,77 @@
+"""How a node scores models: every client on its own data. What they predict stays with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from coterie.core.cohort import Cohort
+from coterie.engine.simulator import Simulator
+from coterie.evaluation.client_map import losses_or_gradients
+from coterie.evaluation.scoring import score_by_label
+from coterie.flower.wire import Packet, decode_arguments
+
+if TYPE_CHECKING:
+    from coterie.flower.node import Node
+
+
+def score_clients(node: Node, packet: Packet, step: Any) -> dict[str, Tensor]:
+    """Sums that say how well models serve the clients of a message, and what places them on a map.
+
+    step  adapts a model to a client, or labels its samples, where the message names one
+    """
+    ids, train = node.ids, node.simulators["train"]
+    models, cluster = packet.tensor("models"), packet.tensor("cluster")
+    use, drawn = packet.get("use", str), packet.get("map", str)
+    extra = decode_arguments(packet, ids)
+
+    def score_labels(cohort: Cohort) -> tuple[Tensor, ...]:
+        found = step(cohort, models=models, **extra)
+        counts = count_clusters(found, cohort, len(models), packet.get("classes", int))
+        return score_by_label(cohort, models, found), counts
+
+    def score_models(cohort: Cohort) -> tuple[Tensor, ...]:
+        place = torch.searchsorted(ids, cohort.ids)
+        if "mixture" in packet.tensors:
+            return (cohort.score_mixture(models, packet.tensor("mixture")[place]),)
+        own = models[cluster[place]]
+        if step is not None:
+            own = step(train.cohort(cohort.ids, 0, (train.seed, "adapt")), model=own, **extra)
+        return (cohort.score(own),)
+
+    def map_rows(cohort: Cohort) -> tuple[Tensor, ...]:
+        by_loss = drawn == "losses"
+        common = models if by_loss else packet.tensor("common")
+        return (losses_or_gradients(cohort, common, train.seed, by_loss),)
+
+    on = node.simulators["test" if packet.get("part", str) == "test" else "train"]
+    found = compute_by_chunk(on, ids, "score", score_labels if use == "label" else score_models)
+    answer = dict(zip(("scores", "counts"), found, strict=False))
+    if drawn:
+        (answer["map"],) = compute_by_chunk(train, ids, "map", map_rows)
+    return answer
+
+
+def compute_by_chunk(
+    simulator: Simulator,
+    ids: Tensor,
+    purpose: str,
+    compute: Callable[[Cohort], tuple[Tensor, ...]],
+) -> list[Tensor]:
+    """What `compute` returns for clients `ids`, in their order, some at a time."""
+    chunks = list(simulator.chunks(ids))
+    order = torch.cat(chunks).argsort()
+    parts = [compute(simulator.cohort(chunk, 0, (simulator.seed, purpose))) for chunk in chunks]
+    return [torch.cat(column)[order] for column in zip(*parts, strict=True)]
+
+
+def count_clusters(found: Tensor, cohort: Any, models: int, classes: int) -> Tensor:
+    """How many samples of each true cluster each found cluster holds, [m, models, classes]."""
+    tables = []
+    for row, (_, y) in zip(found, cohort, strict=True):
+        pairs = row[: len(y)] * classes + y
+        tables.append(torch.bincount(pairs, minlength=models * classes).view(models, classes))
+    return torch.stack(tables)

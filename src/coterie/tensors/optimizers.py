@@ -1,0 +1,98 @@
+"""Steps along gradients as `torch.optim` makes them, for one model or for many side by side.
+
+    optimizer   step                                        of torch.optim
+    sgd         w - lr g                                    SGD
+    momentum    b = momentum b + g,  w - lr b               SGD(momentum=...)
+    adam        moments m, v of g,  w - lr m^ / sqrt(v^)    Adam, with its usual betas
+
+Tensors of many models have a leading axis, and every model has its own state; so the same few lines
+serve all kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import sqrt
+
+import torch
+from torch import Tensor
+
+OPTIMIZERS = ("sgd", "momentum", "adam")
+# How many tensors of the size of the gradient each of them carries from step to step.
+SLOTS = {"sgd": 0, "momentum": 1, "adam": 2}
+BETAS, EPS = (0.9, 0.999), 1e-8  # of Adam, as torch.optim has them
+CLIP_EPS = 1e-6  # as torch.nn.utils.clip_grad_norm_ has it
+
+
+class Optimizer:
+    """An optimiser with the state that it carries from step to step.
+
+    >>> optimizer = Optimizer("momentum", momentum=0.5)
+    >>> [optimizer.directions([torch.tensor([4.0])])[0].item() for _ in range(3)]
+    [4.0, 6.0, 7.0]
+    """
+
+    def __init__(self, kind: str = "sgd", momentum: float = 0.9) -> None:
+        self.kind, self.momentum = kind, momentum
+        self.steps = 0  # made so far
+        self.slots: list[list[Tensor]] = []  # [slot][tensor]
+
+    def directions(self, gradients: list[Tensor]) -> list[Tensor]:
+        """What a step subtracts from each tensor, divided by the step size; not to be changed."""
+        if self.kind == "sgd":
+            return gradients
+        if not self.slots:
+            self.slots = [[torch.zeros_like(g) for g in gradients] for _ in range(SLOTS[self.kind])]
+        self.steps += 1
+        if self.kind == "momentum":
+            (velocity,) = self.slots
+            for v, gradient in zip(velocity, gradients, strict=True):
+                v.mul_(self.momentum).add_(gradient)
+            return velocity
+        return [self._adam(*parts) for parts in zip(gradients, *self.slots, strict=True)]
+
+    def _adam(self, gradient: Tensor, mean: Tensor, square: Tensor) -> Tensor:
+        """The direction for one tensor; its two moments are changed in place."""
+        mean.lerp_(gradient, 1 - BETAS[0])
+        square.mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
+        unbiased, scale = (1 - beta**self.steps for beta in BETAS)
+        return mean / (square.sqrt().div_(sqrt(scale)).add_(EPS)).mul_(unbiased)
+
+    def restore(self, state: Tensor, tensors: Sequence[Tensor]) -> None:
+        """Go on from what `to_vector` gave, for tensors of these shapes."""
+        self.steps = int(state[0])
+        sizes = [tensor.numel() for tensor in tensors]
+        if self.steps:
+            self.slots = [
+                [
+                    part.view_as(t).clone()
+                    for part, t in zip(slot.split(sizes), tensors, strict=True)
+                ]
+                for slot in state[1:].split(sum(sizes))
+            ]
+
+    def to_vector(self, tensors: Sequence[Tensor]) -> Tensor:
+        """The state for tensors of these shapes as one vector: the steps so far, then the slots."""
+        slots = self.slots or [[torch.zeros_like(t) for t in tensors]] * SLOTS[self.kind]
+        steps = tensors[0].new_tensor([self.steps])
+        return torch.cat([steps, *(part.reshape(-1) for slot in slots for part in slot)])
+
+
+def clip_norms(gradients: list[Tensor], most: float, lead: int) -> list[Tensor]:
+    """Gradients whose joint norm is at most `most`, as `clip_grad_norm_` makes them.
+
+    With `lead` 1 the first axis of each tensor is that of models, which have a norm each; with 0
+    the tensors are those of one model.
+
+    >>> clip_norms([torch.tensor([[3.0], [0.3]]), torch.tensor([[4.0], [0.4]])], 1.0, 1)[1]
+    tensor([[0.8000],
+            [0.4000]])
+    """
+    flat = [gradient.reshape(*gradient.shape[:lead], -1) for gradient in gradients]
+    norms = torch.stack([torch.linalg.vector_norm(each, dim=-1) for each in flat])
+    total = torch.linalg.vector_norm(norms, dim=0)
+    factor = (most / (total + CLIP_EPS)).clamp(max=1.0)
+    return [
+        gradient * factor.view((*factor.shape, *(1 for _ in gradient.shape[lead:])))
+        for gradient in gradients
+    ]
