@@ -74,7 +74,7 @@ def ask_cluster(
 
 
 def serve_by_choice(
-    step: Callable[..., Choice], models: Tensor, clients: Clients, **sent: Any
+    step: Callable[..., Choice], models: Tensor, clients: Clients, /, **sent: Any
 ) -> Serving:
     """Each client is served the one of models [k, d] that it chooses by a client step.
 
