@@ -62,7 +62,10 @@ class Settings:
     """
 
     def __new__(cls, *values: Any, **settings: Any) -> Self:
-        kind, names = cls.__name__, [each.name for each in fields(cls)]  # type: ignore[arg-type]
+        made = super().__new__(cls)
+        if "__dataclass_params__" not in vars(cls):
+            return made  # may have a constructor of its own
+        kind, names = cls.__name__, [each.name for each in fields(made)]  # type: ignore[arg-type]
         if values:
             own = next((name for name in names if name in cls.__annotations__), "...")
             first, given = repr(values[0]), ", ".join(map(repr, values))
@@ -73,7 +76,7 @@ class Settings:
             if name not in names:
                 near = did_you_mean(name, names) or f" (settings: {', '.join(names)})"
                 raise SettingError(f"{kind} has no setting named {name}{near}")
-        return super().__new__(cls)
+        return made
 
     def __post_init__(self) -> None:
         for each in fields(self):  # type: ignore[arg-type]
