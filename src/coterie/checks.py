@@ -187,7 +187,7 @@ def resuming_changes_nothing(algorithm: Any) -> None:
     class Stopped(Exception):
         pass
 
-    def stop(record: dict[str, Any]) -> None:
+    def stop(record: dict[str, Any], _: Run) -> None:
         if record["round"] == 2:
             raise Stopped
 

@@ -1,5 +1,6 @@
 """Any algorithm on the small federation of the conformance suite, over nodes in this process."""
 
+import itertools
 import random
 from dataclasses import asdict
 from types import SimpleNamespace
@@ -30,7 +31,7 @@ class SmallApp:
 
     def __init__(self, algorithm, sizes=SIZES, network=None, **settings):
         self.federation, task = small_federation(sizes), task_for(algorithm)
-        self.network = NetworkSettings(nodes=3, **(network or {}))
+        self.network = NetworkSettings(**{"nodes": 3, **(network or {})})
         data = SimpleNamespace(class_count=None, pixel_scale=None)
         self.plan = SimpleNamespace(
             algorithm=algorithm,
@@ -119,10 +120,12 @@ class SmallGrid(FakeGrid):
 
 
 def draw_faults(seed, **rates):
-    """A fault of each kind with its probability, by chance."""
-    generator = random.Random(seed)
+    """A fault of each kind with its probability, by chance; the first reply has the first kind."""
+    generator, count = random.Random(seed), itertools.count()
 
     def fault(node, header):
+        if next(count) == 0:
+            return next(iter(rates))
         kind, number = None, generator.random()
         for name, rate in rates.items():
             if 0 <= number < rate:

@@ -83,6 +83,10 @@ class Start:
                 return draw
         return None
 
+    def generator(self, purpose: str) -> torch.Generator:
+        """What the server draws from before the first round, by the seed and the purpose alone."""
+        return seeds.generator(self.seed, "server", purpose)
+
     def sample(self, round: int, at_least: int = 1) -> Clients:
         """The clients that take part in a round before the first, or more if that is too few."""
         return self.sampler.sample(round, at_least)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +12,8 @@ from coterie.core.settings import added_settings
 from coterie.core.task import Task
 from coterie.data.federation import Federation
 from coterie.experiment.grid import Grid, grid_points
-from coterie.experiment.run import Run, run_config
+from coterie.experiment.run import Run
+from coterie.experiment.run_result import run_config
 from coterie.experiment.settings import (
     NetworkChoice,
     RunSettings,
@@ -209,7 +210,7 @@ def complete_settings(algorithm: str, federation: str, values: dict[str, Any]) -
 
 
 def plan_again(config: dict[str, Any], words: list[str]) -> Plan:
-    """The plan of an interrupted run; words that ask for anything else are refused."""
+    """The plan of a run that goes on; words that ask for more than other rounds are refused."""
     try:
         algorithm, federation = config["algorithm"], config["federation"]
         values = complete_settings(algorithm, federation, config["settings"])
@@ -228,12 +229,28 @@ def plan_again(config: dict[str, Any], words: list[str]) -> Plan:
         plan = assemble_plan(algorithm, federation, owners, found, grid, command)
     except (KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"config.json does not describe a run: {error!r}") from error
-    check_same_plan(plan, owners, words)
-    return plan
+    rounds = check_same_plan(plan, owners, words)
+    if rounds == plan.settings.rounds:
+        return plan
+    settings = replace(plan.settings, rounds=rounds)
+    return plan._replace(settings=settings, command=with_rounds(plan.command, rounds))
 
 
-def check_same_plan(plan: Plan, owners: Owners, words: list[str]) -> None:
-    """Refuse words of the command line that ask for another run than the plan's."""
+def with_rounds(command: str, rounds: int) -> str:
+    """The command of a run with another number of rounds.
+
+    >>> with_rounds("coterie run ifca rounds=20 k=4", 50)
+    'coterie run ifca k=4 rounds=50'
+    """
+    words = [word for word in shlex.split(command) if not word.startswith("rounds=")]
+    return shlex.join([*words, f"rounds={rounds}"]) if words else ""
+
+
+def check_same_plan(plan: Plan, owners: Owners, words: list[str]) -> int:
+    """Refuse words of the command line that ask for another run than the plan's.
+
+    Only its rounds may change: how many it is to have.
+    """
     asked, pairs = split_words(words)
     names = {"algorithm": plan.algorithm_name, "federation": plan.federation_name}
     for word, (kind, name) in zip(asked, names.items(), strict=False):
@@ -246,7 +263,9 @@ def check_same_plan(plan: Plan, owners: Owners, words: list[str]) -> None:
         wanted["network"] = full_name("network", wanted["network"])
     values = plan.values()
     for key, value in wanted.items():
-        if values[key] != value:
+        if values[key] != value and key != "rounds":
             raise SettingError(
                 f"a resumed run keeps its settings: `{key}` is {values[key]}, got {value}"
             )
+    rounds: int = wanted.get("rounds", plan.settings.rounds)
+    return rounds

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from coterie.core.cohort import Rows, nan_to_inf
 from coterie.core.errors import DataError
 from coterie.core.kernel import Descent, Minimisation, Seeds
+from coterie.core.rows import Rows, nan_to_inf
 from coterie.core.samples import as_batch
 from coterie.core.task import Task
 from coterie.engine.kernels.minimise import minimise_one
@@ -81,7 +81,8 @@ class PerClientKernel:
         for own, x, y in self._clients(shares, rows):
             outputs = torch.stack([self._output(model, x.clone()) for model in models])
             mixed = self.task.mix(outputs[:, None], own[None])
-            found.append(self.task.score(mixed, y[None], torch.ones(1, len(y), device=y.device)))
+            inside = torch.ones(1, len(y), device=y.device)
+            found.append(self.task.score(mixed, y[None], inside))
         return torch.cat(found)
 
     def gradient(
