@@ -103,8 +103,8 @@ def test_mixtures_serve_better_than_clusters(installed):
     assert soft.metrics["loss"] < hard.metrics["loss"]
 
 
-@pytest.mark.skipif(find_spec("flwr") is None, reason="the extra `flower` is not installed")
 def test_three_nodes_that_allow_it_give_the_simulated_run(installed, tmp_path):
+    pytest.importorskip("flwr", reason="the extra `flower` is not installed")
     from coterie.flower.permission import load_allowed
     from coterie.flower.server import run_server
     from tests.flower.fake import FakeGrid, make_app, simulated, thirds
