@@ -110,9 +110,11 @@ def test_what_is_wrong_with_an_argument_is_said_in_a_sentence(change, sentence):
 
 def test_swapped_arguments_are_refused_in_a_sentence():
     federation, task = coterie.load("rotated-digits", clients=4)
-    with pytest.raises(SettingError, match="`algorithm` must be an algorithm, .* got a Federation"):
+    with pytest.raises(
+        SettingError, match=r"`algorithm` must be an algorithm, .* got a Federation"
+    ):
         coterie.simulate(federation, coterie.FedAvg(), task)
-    with pytest.raises(SettingError, match="`federation` must be .* got a Classification"):
+    with pytest.raises(SettingError, match=r"`federation` must be .* got a Classification"):
         coterie.simulate(coterie.FedAvg(), task, federation)
 
 
@@ -136,7 +138,7 @@ def test_participants_are_those_that_the_user_names():
     run = coterie.simulate(ifca, federation, task, rounds=2, participants=lambda t: [5, 0])
     assert [record["asked"] for record in run.records] == [2, 2]
     for wrong in (lambda t: [9], lambda t: [1, 1], 3, FixedSize):
-        with pytest.raises(CoterieError, match="must (draw|be a function)"):
+        with pytest.raises(CoterieError, match=r"must (draw|be a function)"):
             coterie.simulate(coterie.FedAvg(), federation, task, participants=wrong, rounds=1)
 
 
