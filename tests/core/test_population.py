@@ -91,7 +91,9 @@ def test_where_clusters_are_withheld_the_server_is_told_of_nobody(purpose):
     else:
         refused.append(lambda: clients.run(Knowing().rate))
     for call in refused:
-        with pytest.raises(SettingError, match=r"`withhold` must be nothing where (Knowing|Method)"):
+        with pytest.raises(
+            SettingError, match=r"`withhold` must be nothing where (Knowing|Method)"
+        ):
             call()
 
 
