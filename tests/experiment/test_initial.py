@@ -111,6 +111,7 @@ def test_a_checkpoint_of_another_initial_belongs_to_another_run(tmp_path):
         for initial in (torch.tensor([[5.0]]), torch.tensor([6.0]), None)
     )
     same.use(tmp_path / "run", resume=True)
+    same.complete()
     for run in (other, none):
         with pytest.raises(CheckpointError, match="belongs to another run"):
             run.use(tmp_path / "run", resume=True)
