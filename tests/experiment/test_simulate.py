@@ -91,7 +91,10 @@ def test_a_class_from_a_notebook_is_described_with_the_meaning_of_its_settings(n
         ({0: None}, "`algorithm` must be an algorithm, .* got None"),
         ({1: [(1, 2)]}, "`federation` must be a Federation, .*from_clients give it, got a list"),
         ({1: "rotated-digits"}, "`federation` must be a Federation, .* got 'rotated-digits'"),
-        ({2: nn.Linear(2, 2)}, r"as in coterie.Classification\(network\), got the network a Linear"),
+        (
+            {2: nn.Linear(2, 2)},
+            r"as in coterie.Classification.*, got the network a Linear",
+        ),
         ({2: nn.Linear}, "got the network the class Linear"),
         ({2: coterie.Classification}, "`task` must be a task, .* got the class Classification"),
         ({2: None}, "`task` must be a task, .* got None"),
@@ -107,9 +110,11 @@ def test_what_is_wrong_with_an_argument_is_said_in_a_sentence(change, sentence):
 
 def test_swapped_arguments_are_refused_in_a_sentence():
     federation, task = coterie.load("rotated-digits", clients=4)
-    with pytest.raises(SettingError, match="`algorithm` must be an algorithm, .* got a Federation"):
+    with pytest.raises(
+        SettingError, match=r"must be an algorithm, .* got a Federation"
+    ):
         coterie.simulate(federation, coterie.FedAvg(), task)
-    with pytest.raises(SettingError, match="`federation` must be .* got a Classification"):
+    with pytest.raises(SettingError, match=r"`federation` must be .* got a Classification"):
         coterie.simulate(coterie.FedAvg(), task, federation)
 
 
@@ -126,16 +131,14 @@ def test_participants_are_those_that_the_user_names():
     )
     assert asked == [1, 2, 3]
     first = coterie.simulate(coterie.FedAvg(), federation, task, rounds=2, fraction=0.5)
-    same = coterie.simulate(
-        coterie.FedAvg(), federation, task, rounds=2, participants=FixedSize(3)
-    )
+    same = coterie.simulate(coterie.FedAvg(), federation, task, rounds=2, participants=FixedSize(3))
     assert torch.equal(first.models, same.models)
     # The start of IFCA asks more clients than the function names.
     ifca = coterie.IFCA(k=4, start="random")
     run = coterie.simulate(ifca, federation, task, rounds=2, participants=lambda t: [5, 0])
     assert [record["asked"] for record in run.records] == [2, 2]
     for wrong in (lambda t: [9], lambda t: [1, 1], 3, FixedSize):
-        with pytest.raises(CoterieError, match="must (draw|be a function)"):
+        with pytest.raises(CoterieError, match=r"must (draw|be a function)"):
             coterie.simulate(coterie.FedAvg(), federation, task, participants=wrong, rounds=1)
 
 
