@@ -153,6 +153,7 @@ def stems(folder):
 
 # Tests that are of a folder as a whole.
 TESTS_OF_A_FOLDER = {
+    "flower": {"conformance"},
     "data/federations": {"federations"},
     "data/sources": {"sources"},
     "engine": {"other_device"},

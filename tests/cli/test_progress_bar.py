@@ -2,8 +2,9 @@
 
 import pytest
 
+import coterie
 from coterie.cli import progress_bar as progress
-from coterie.cli.progress_bar import RunProgressBar
+from coterie.cli.progress_bar import RunProgressBar, outcome_text
 
 
 @pytest.fixture
@@ -52,3 +53,10 @@ def test_replies_are_not_told_once_rounds_are(clock, capsys):
     clock[0] = 60.0
     shown.on_reply(2, 5)
     assert capsys.readouterr().err == ""
+
+
+def test_the_outcome_tells_how_many_clients_are_in_each_cluster_also_where_who_is_withheld():
+    data = coterie.load("rotated-digits", clients=8)
+    for withhold in ("nothing", "clusters"):
+        run = coterie.simulate(coterie.IFCA(k=4), *data, rounds=2, withhold=withhold)
+        assert "  clusters  4: 2 2 2 2" in outcome_text(run)

@@ -1,8 +1,13 @@
+from typing import NamedTuple
+
 import pytest
 import torch
 
-from coterie.core.clients import on_client
+from coterie.core.clients import Each, on_client
+from coterie.core.errors import SettingError
+from coterie.core.fields import Cluster, Loss
 from coterie.core.population import RoundClients
+from coterie.vectors.folds import ByCluster, RowSent
 
 
 class Recorder:
@@ -53,6 +58,54 @@ def test_narrowed_clients_are_in_order_and_know_the_whole_federation():
     assert some.purpose == "round"
 
 
+class Chosen(NamedTuple):
+    cluster: Cluster
+
+
+class Rated(NamedTuple):
+    loss: Loss
+
+
+class Knowing(Method):
+    @on_client
+    def choose(self, cohort) -> Chosen: ...
+
+    @on_client
+    def rate(self, cohort) -> Rated: ...
+
+
+@pytest.mark.parametrize("purpose", ["start", "round", "serve"])
+def test_where_clusters_are_withheld_the_server_is_told_of_nobody(purpose):
+    recorder, model = Recorder(), torch.ones(2)
+    clients = RoundClients(recorder, 0, torch.arange(3), (0,), purpose).through(withheld=True)
+    assert clients.only(torch.arange(2)).withheld
+    _, up = clients.run(Knowing().train, fold=ByCluster(1), model=model)
+    assert up.cluster is None
+    refused = [
+        lambda: clients.run(Knowing().choose),  # tells it
+        lambda: clients.run(Knowing().train, fold=ByCluster(1), model=Each(torch.ones(3, 2))),
+        lambda: clients.run(Knowing().train, fold=ByCluster(1, assign=RowSent("model"))),
+    ]
+    if purpose == "start":
+        clients.run(Knowing().rate)
+    else:
+        refused.append(lambda: clients.run(Knowing().rate))
+    for call in refused:
+        with pytest.raises(SettingError, match=r"`withhold` must be nothing where (Know|Meth)"):
+            call()
+
+
 def test_only_a_client_step_is_run():
     with pytest.raises(AssertionError, match="not marked @on_client"):
         clients_of(Recorder()).run(Method().plain)
+
+
+def test_the_server_draws_by_the_round_and_the_purpose_alone():
+    clients = clients_of(Recorder())
+    drawn = torch.rand(3, generator=clients.generator("noise"))
+    clients.run(Method().train, model=torch.ones(2))
+    narrowed = clients.only(torch.tensor([4]))
+    assert torch.equal(torch.rand(3, generator=narrowed.generator("noise")), drawn)
+    assert not torch.equal(torch.rand(3, generator=clients.generator("order")), drawn)
+    later = RoundClients(Recorder(), 4, torch.tensor([1]), (0, "round", 4), "round")
+    assert not torch.equal(torch.rand(3, generator=later.generator("noise")), drawn)

@@ -1,8 +1,10 @@
 import pytest
+import torch
 
 import coterie
-from coterie import IFCA, FedAvg
+from coterie import CFL, FPFC, IFCA, FedAvg, FeSEM, Local
 from coterie.core.errors import SettingError
+from coterie.core.sampling import Poisson
 from coterie.experiment.run import Run
 from coterie.experiment.settings import RunSettings
 
@@ -33,6 +35,29 @@ def test_each_round_draws_its_clients_anew(digits):
 
     coterie.simulate(Noting(), *digits, rounds=6, per_round=3)
     assert len(seen) > 3
+
+
+def test_in_poisson_sampling_the_number_of_participants_varies(digits):
+    run = coterie.simulate(FedAvg(), *digits, rounds=12, fraction=0.3, sampling="poisson")
+    asked = [record["asked"] for record in run.records]
+    assert len(set(asked)) > 2
+    same = coterie.simulate(FedAvg(), *digits, rounds=12, fraction=0.3, sampling="poisson")
+    assert torch.equal(run.models, same.models)
+    few = Run(FedAvg(), *digits, RunSettings(per_round=2, sampling="poisson"))
+    assert few.training.participants.sampling == Poisson(0.25)
+
+
+@pytest.mark.parametrize(
+    "algorithm", [FedAvg(), IFCA(k=2), CFL(), Local(), FPFC(lam=0.3), FeSEM()], ids=str
+)
+def test_a_round_in_which_nobody_takes_part_is_a_round(algorithm, digits):
+    class EverySecondRound:
+        def draw(self, round, population, generator, at_least=0):
+            return torch.arange(population if at_least or round % 2 else 0)
+
+    run = Run(algorithm, *digits, RunSettings(rounds=4), sampling=EverySecondRound()).complete()
+    assert [record["asked"] for record in run.records] == [0, 8, 0, 8]
+    assert bool(torch.isfinite(run.models).all())
 
 
 def test_replies_are_told_from_the_start_on(digits):

@@ -11,6 +11,7 @@ from coterie import IFCA, CoterieWarning, FedAvg, Federation, Local, Regression
 from coterie.core.errors import CheckpointError, CoterieError, SettingError
 from coterie.experiment.run import Run
 from coterie.experiment.settings import RunSettings
+from coterie.registry import ALGORITHMS
 from tests.tasks.taggers import (
     tagging_federation,
     tagging_task,
@@ -34,6 +35,42 @@ def stop_after(count):
             raise Stop
 
     return on_round
+
+
+CAN_WITHHOLD = {"ifca", "hypcluster", "fedavg", "fedprox", "fedsgd", "ditto", "per-fedavg"}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_clusters_are_withheld_or_the_algorithm_says_in_a_sentence_that_it_cannot(name, digits):
+    settings = RunSettings(rounds=1, withhold="clusters")
+    if name in CAN_WITHHOLD:
+        Run(ALGORITHMS[name](), *digits, settings)
+        return
+    with pytest.raises(SettingError, match=r"`withhold` must be nothing for \w+, whose server"):
+        Run(ALGORITHMS[name](), *digits, settings)
+
+
+def test_where_clusters_are_withheld_only_sums_are_in_the_outcome(digits, tmp_path):
+    federation, task = digits
+    plain, blind = (
+        coterie.simulate(
+            IFCA(k=4), federation, task, rounds=3, folder=tmp_path / word, withhold=word
+        )
+        for word in ("nothing", "clusters")
+    )
+    torch.testing.assert_close(plain.models, blind.models)
+    assert blind.clusters.tolist() == [-1] * 8
+    assert "ari" not in blind.metrics
+    assert blind.metrics["accuracy"] == plain.metrics["accuracy"]
+    assert blind.metrics["clusters"] == plain.metrics["clusters"]
+    last, other = blind.records[-1], plain.records[-1]
+    assert last["sizes"] == other["sizes"]
+    assert last["by_cluster"] == other["by_cluster"]
+    assert last["moves"] == {}
+    clients = json.loads((tmp_path / "clusters" / "clients.json").read_text())["clients"]
+    for column in ("cluster", "loss", "accuracy", "x", "y"):
+        assert clients[column] in (None, [None] * 8), column
+    assert (tmp_path / "clusters" / "report.html").exists()
 
 
 def test_records_tell_where_clients_are(digits):

@@ -110,9 +110,7 @@ def test_what_is_wrong_with_an_argument_is_said_in_a_sentence(change, sentence):
 
 def test_swapped_arguments_are_refused_in_a_sentence():
     federation, task = coterie.load("rotated-digits", clients=4)
-    with pytest.raises(
-        SettingError, match=r"must be an algorithm, .* got a Federation"
-    ):
+    with pytest.raises(SettingError, match=r"must be an algorithm, .* got a Federation"):
         coterie.simulate(federation, coterie.FedAvg(), task)
     with pytest.raises(SettingError, match=r"`federation` must be .* got a Classification"):
         coterie.simulate(coterie.FedAvg(), task, federation)

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -60,6 +60,8 @@ class Ditto(LocalTraining):
         0, "steps s of a personal model in a round; 0: as the global one's", at_least(0)
     )
     weighting: str = weighting_setting()
+
+    can_withhold: ClassVar[bool] = True  # clusters of single clients, from the server
 
     def init(self, start: Start) -> State:
         return State(start.models(1)[0], torch.tensor(0))

@@ -16,7 +16,7 @@ Differences from the paper
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -44,6 +44,8 @@ class FedAvg(LocalTraining):
     """One model for all: clients train it on their data, the server takes the mean."""
 
     weighting: str = weighting_setting()
+
+    can_withhold: ClassVar[bool] = True  # clusters of single clients, from the server
 
     def init(self, start: Start) -> State:
         return State(start.models(1)[0])

@@ -19,7 +19,7 @@ Differences from the paper
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -50,6 +50,8 @@ class FedProx(LocalTraining):
 
     mu: float = setting(0.1, "strength of local training's pull to the model sent", at_least(0))
     weighting: str = weighting_setting()
+
+    can_withhold: ClassVar[bool] = True  # clusters of single clients, from the server
 
     def init(self, start: Start) -> State:
         return State(start.models(1)[0])

@@ -17,7 +17,7 @@ Differences from the paper
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -47,6 +47,8 @@ class FedSGD(GradientSettings):
     """One model for all: clients send a gradient, the server makes the step."""
 
     weighting: str = weighting_setting()
+
+    can_withhold: ClassVar[bool] = True  # clusters of single clients, from the server
 
     def init(self, start: Start) -> State:
         if keeps_statistics(start.task.module):

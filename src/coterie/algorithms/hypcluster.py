@@ -26,13 +26,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
 from coterie import starts
 from coterie.algorithms import steps
-from coterie.core.algorithm import Info, Serving, Start
+from coterie.core.algorithm import Info, Serving, Start, Traits
 from coterie.core.clients import Clients, on_client
 from coterie.core.cohort import Cohort
 from coterie.core.fields import Cluster, Model, Size
@@ -56,10 +56,14 @@ class Upload(NamedTuple):
 class HypCluster(LocalTraining):
     """Clients choose the hypothesis with the lowest loss and train it; every sample counts."""
 
+    traits: ClassVar[Traits] = Traits(clusters="k", models="models")
+
     k: int = setting(2, "clusters", at_least(1))
     start: str = setting("farthest", "start policy", one_of(*starts.POLICIES))
     tries: int = setting(10, "draws of k models that restarts and reject may make", at_least(1))
     start_rounds: int = setting(10, "training rounds in restarts, warm and farthest", at_least(1))
+
+    can_withhold: ClassVar[bool] = True  # clusters of single clients, from the server
 
     def init(self, start: Start) -> State:
         at_most_clients(self, "k", start.clients)

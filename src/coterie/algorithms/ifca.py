@@ -27,7 +27,7 @@ Differences from the paper
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,7 +35,7 @@ from torch import Tensor
 from coterie import starts
 from coterie.algorithms import steps
 from coterie.algorithms.ifca_start import initial_models, initial_trunk
-from coterie.core.algorithm import Info, Serving, Start
+from coterie.core.algorithm import Info, Serving, Start, Traits
 from coterie.core.clients import Clients, Each, on_client
 from coterie.core.cohort import BestModel, Cohort
 from coterie.core.errors import SettingError
@@ -75,6 +75,8 @@ class Gradients(NamedTuple):
 class IFCA(LocalTraining):
     """Clients choose the cluster model with the lowest loss on their data and train it on."""
 
+    traits: ClassVar[Traits] = Traits(clusters="k", models="models")
+
     k: int = setting(2, "clusters", at_least(1))
     average: str = setting(
         "models", "what the server averages: option II, option I", one_of("models", "gradients")
@@ -90,6 +92,8 @@ class IFCA(LocalTraining):
     start: str = setting("farthest", "start policy", one_of(*starts.POLICIES))
     tries: int = setting(10, "draws of k models that restarts and reject may make", at_least(1))
     start_rounds: int = setting(10, "training rounds in restarts, warm and farthest", at_least(1))
+
+    can_withhold: ClassVar[bool] = True  # clusters of single clients, from the server
 
     def init(self, start: Start) -> State:
         at_most_clients(self, "k", start.clients)

@@ -24,7 +24,7 @@ Differences from the paper
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -57,6 +57,8 @@ class PerFedAvg(GradientSettings):
     adapt_lr: float = setting(0.1, "step size alpha of the adaptation, also when served", above(0))
     adapt_steps: int = setting(1, "steps of adaptation by a client that is served", at_least(0))
     weighting: str = weighting_setting()
+
+    can_withhold: ClassVar[bool] = True  # clusters of single clients, from the server
 
     def init(self, start: Start) -> State:
         return State(start.models(1)[0])

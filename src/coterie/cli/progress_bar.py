@@ -162,6 +162,8 @@ def outcome_text(run: Run) -> str:
         )
     clustered = run.clusters if run.labels is None else run.labels
     sizes = clustered[clustered >= 0].bincount().tolist()
+    if run.evaluation.groups is not None:  # who is where is withheld
+        sizes = run.evaluation.groups.sizes.tolist()
     what = "" if run.labels is None else " samples"
     found = f"  clusters  {sizes_text(sizes)}{what}"
     if "ari" in numbers:

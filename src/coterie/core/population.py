@@ -11,8 +11,10 @@ from collections.abc import Callable
 from copy import copy
 from typing import Any, Literal, Protocol, get_type_hints
 
+import torch
 from torch import Tensor
 
+from coterie.core import seeds
 from coterie.core.clients import (
     Call,
     Each,
@@ -104,6 +106,10 @@ class RoundClients:
         narrowed.ids = ids.sort().values
         return narrowed
 
+    def generator(self, purpose: str) -> torch.Generator:
+        """What the server draws from in this round, by the round and the purpose alone."""
+        return seeds.generator(*self._address, "server", purpose)
+
     def through(
         self, *channel: Filter, listener: Listener | None = None, withheld: bool = False
     ) -> RoundClients:
@@ -153,12 +159,14 @@ def withhold_clusters(
     A step that tells it in another way is refused: by what single clients send, or because they are
     sent different things. What a start asks of them is another matter, unless it is their cluster.
     """
-    told_apart = any(isinstance(value, Each) for value in message.values())
-    if isinstance(fold, LinearFold):
-        blind = None if told_apart else fold.without_clients()
-    else:
+    blind: Fold[Any] | None = None
+    if any(isinstance(value, Each) for value in message.values()):
+        pass
+    elif isinstance(fold, LinearFold):
+        blind = fold.without_clients()
+    elif purpose == "start":
         upload = get_type_hints(step).get("return", tuple)
-        blind = fold if purpose == "start" and not field_of_role(upload, Role.CLUSTER) else None
+        blind = None if field_of_role(upload, Role.CLUSTER) else fold
     if blind is None:
         raise SettingError(
             f"`withhold` must be nothing where {step_name(step)} is asked for, by which the server "

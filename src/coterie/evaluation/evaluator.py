@@ -15,7 +15,7 @@ from coterie.data.federation import Federation
 from coterie.evaluation import measures
 from coterie.evaluation.client_map import MOST_MODELS, compares_losses, place_clients
 from coterie.evaluation.protocols import resolve_protocol
-from coterie.evaluation.scoring import Evaluation, SampleClusters, Scorer
+from coterie.evaluation.scoring import Evaluation, SampleClusters, Scorer, cluster_summary
 
 
 @dataclass
@@ -26,13 +26,15 @@ class Evaluator:
     federation: Federation
     scorer: Scorer
     protocol: str  # as the run has it; `auto` is replaced
+    withheld: bool = False  # whether the server is not told which client is in which cluster
 
     def __post_init__(self) -> None:
         self.protocol = resolve_protocol(self.protocol, self.federation)
 
     def serve(self, state: tuple[Tensor, ...], part: str = "train") -> Serving:
         """Which model serves which client, chosen by a part of its data."""
-        return serve_clients(self.algorithm, state, self.scorer.clients(part))
+        clients = self.scorer.clients(part).through(withheld=self.withheld)
+        return serve_clients(self.algorithm, state, clients)._replace(chosen_by=part)
 
     def evaluate(self, state: tuple[Tensor, ...]) -> Evaluation:
         """Score the clients that the federation is tested on, by the run's protocol.
@@ -62,6 +64,8 @@ class Evaluator:
         if samples is not None:
             found, true = samples.found, samples.true if self.federation.sample_clusters else None
         numbers["clusters"] = len(set(found.tolist()))
+        if evaluation.groups is not None:
+            numbers["clusters"] = int((evaluation.groups.sizes > 0).sum())
         if true is not None and len(found):
             numbers |= measures.clustering_scores(found, true)
             if samples is not None:
@@ -89,16 +93,13 @@ class Evaluator:
         serving, k = evaluation.serving, len(evaluation.serving.models)
         if serving.adapt is not None or evaluation.samples is not None or not 1 < k <= MOST_MODELS:
             return {}
-        members = (serving.cluster[:, None] == torch.arange(k)).double()  # [a, k]
-        count = members.sum(0)
+        sizes, means = evaluation.groups or cluster_summary(evaluation)
         return {
             name: [
                 round(mean, 6) if n else None
-                for mean, n in zip(
-                    (values.double() @ members / count.clamp_min(1)).tolist(), count, strict=True
-                )
+                for mean, n in zip(values.tolist(), sizes.tolist(), strict=True)
             ]
-            for name, values in evaluation.summary.clients.items()
+            for name, values in means.items()
             if name in ("accuracy", "loss")
         }
 
@@ -127,6 +128,8 @@ class Evaluator:
 
         Every client has its row; what is not known of it is None.
         """
+        if serving.choose is not None:
+            return self._tables_of_nobody()
         what, points = self.map(serving)
         count, tested = len(self.federation), evaluation.summary.clients
         sizes, names = self.scorer.sizes("train"), self.federation.clients
@@ -152,6 +155,19 @@ class Evaluator:
             k = len(evaluation.serving.models)
             tables["sample_clusters"] = self._sample_table(evaluation.samples, k)
         return tables
+
+    def _tables_of_nobody(self) -> dict[str, Any]:
+        """The clients that trained, of whom the server knows no more than how many samples."""
+        sizes, true = self.scorer.sizes("train"), self.federation.cluster
+        clients: dict[str, Any] = {
+            "client": list(range(len(sizes))),
+            "name": list(self.federation.clients) or None,
+            "samples": sizes.tolist(),
+            "cluster": [None] * len(sizes),
+            "true": None if true is None else true.tolist(),
+        }
+        clients |= dict.fromkeys(("loss", "x", "y", "accuracy"))
+        return {"map": "", "clients": clients, "test_clients": None}
 
     def _sample_table(self, samples: SampleClusters, k: int) -> dict[str, Any]:
         """The k clusters of the samples that were scored, as columns."""

@@ -10,11 +10,11 @@ from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from coterie.core.algorithm import Serving
-from coterie.core.clients import Clients
 from coterie.core.cohort import Cohort
-from coterie.core.population import Population
+from coterie.core.population import Population, RoundClients
 from coterie.core.task import MetricSums, TaskMetrics
 from coterie.data.federation import Federation
 from coterie.engine.simulator import Simulator
@@ -31,12 +31,20 @@ class SampleClusters(NamedTuple):
     sizes: Tensor  # [a] how many samples each client has
 
 
+class ClusterSummary(NamedTuple):
+    """What is told of clusters where nothing is told of single clients."""
+
+    sizes: Tensor  # [k] clients
+    means: dict[str, Tensor]  # metric -> [k] its mean over them
+
+
 class Evaluation(NamedTuple):
     """Which model serves which client, and how well."""
 
     serving: Serving  # of the clients that were scored
     summary: TaskMetrics
     samples: SampleClusters | None = None
+    groups: ClusterSummary | None = None  # where single clients are withheld
 
     @property
     def scored(self) -> int:
@@ -51,7 +59,7 @@ class Scorer(Protocol):
     def tested(self) -> bool:
         """Whether there is a test part."""
 
-    def clients(self, part: str) -> Clients:
+    def clients(self, part: str) -> RoundClients:
         """All clients of a part, to choose models by its data."""
 
     def sizes(self, part: str) -> Tensor:
@@ -100,7 +108,7 @@ class SimulatedScorer:
     def tested(self) -> bool:
         return self.test is not None
 
-    def clients(self, part: str) -> Clients:
+    def clients(self, part: str) -> RoundClients:
         return (self.population if part == "train" else self._simulator(part)).at("serve")
 
     def sizes(self, part: str) -> Tensor:
@@ -109,6 +117,8 @@ class SimulatedScorer:
     def score(
         self, serving: Serving, part: str, samples_of: Tensor | None = None, with_map: bool = False
     ) -> Evaluation:
+        if serving.choose is not None:
+            return withhold_clients(self.score(self._choose(serving), part, samples_of), serving)
         on, ids = self._simulator(part), serving.ids
         samples_of = ids if samples_of is None else samples_of
         sizes = on.samples.sizes[on.locate(samples_of)]
@@ -172,6 +182,15 @@ class SimulatedScorer:
         assert simulator is not None, "there is no test part"
         return simulator
 
+    def _choose(self, serving: Serving) -> Serving:
+        """The same when clients have chosen, which nobody else is to know."""
+        by, cluster = self._simulator(serving.chosen_by), serving.cluster.clone()
+        assert serving.choose is not None
+        for ids in by.chunks(serving.ids):
+            chosen = by.on_device(serving.choose, by.cohort(ids, 0, (by.seed, "choose")))
+            cluster[torch.searchsorted(serving.ids, ids)] = to_device(chosen.cluster, CPU)
+        return serving._replace(cluster=cluster, choose=None)
+
     def _models(self, serving: Serving, ids: Tensor) -> Tensor:
         """The models [c, d] that clients `ids` use."""
         models = select_rows(serving.models, serving.cluster[torch.searchsorted(serving.ids, ids)])
@@ -180,6 +199,21 @@ class SimulatedScorer:
         cohort = self.train.cohort(ids, 0, (self.train.seed, "adapt"))
         adapted: Tensor = self.train.on_device(serving.adapt, cohort, model=models)
         return adapted
+
+
+def withhold_clients(evaluation: Evaluation, serving: Serving) -> Evaluation:
+    """An evaluation of which only sums over clients are told."""
+    told = TaskMetrics(evaluation.summary.metrics, {})
+    return Evaluation(serving, told, groups=cluster_summary(evaluation))
+
+
+def cluster_summary(evaluation: Evaluation) -> ClusterSummary:
+    """The clients of every cluster, and the mean over them of each metric of single clients."""
+    serving, clients = evaluation.serving, evaluation.summary.clients
+    member = one_hot(serving.cluster, len(serving.models)).double()  # [m, k]
+    sizes = member.sum(0)
+    means = {n: value.double() @ member / sizes.clamp_min(1) for n, value in clients.items()}
+    return ClusterSummary(sizes.long(), means)
 
 
 def score_by_label(cohort: Cohort, models: Tensor, label: Tensor) -> Tensor:

@@ -101,7 +101,7 @@ class Participants:
     ) -> Clients:
         """Clients behind the channel of this run."""
         clients = self.population.at(purpose, *address, round=round, ids=ids)
-        return clients.through(*self.channel, listener=self)
+        return clients.through(*self.channel, listener=self, withheld=self.settings.withheld)
 
     def on_call(self, call: Call) -> None:
         """A listener's: clients are about to be asked."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from coterie.channel.metering import ByteMeter
 from coterie.core.algorithm import Algorithm, Serving, serve_clients
-from coterie.core.errors import CoterieError
+from coterie.core.errors import CoterieError, SettingError
 from coterie.core.population import Population
 from coterie.core.sampling import Sampling
 from coterie.core.task import Task
@@ -48,8 +48,8 @@ class Run:
 
     The clients are simulated on this machine unless a `population` is given, with an `evaluator`
     that scores on its data. `initial` are the models to begin with, as `given_models` takes them;
-    without it, they are those of the task. `sampling` draws the participants of each round;
-    without it, the settings say how.
+    without it, they are those of the task. `sampling` draws the participants of each round in place
+    of what the settings say.
     """
 
     def __init__(
@@ -68,6 +68,7 @@ class Run:
         sampling: Sampling | None = None,
     ) -> None:
         at_most_clients(settings, "per_round", len(federation))
+        check_withholding(algorithm, settings)
         for part in (federation.train, federation.test):
             if part is not None:
                 task.check_samples(part.x, part.y)
@@ -355,3 +356,12 @@ class Run:
             self.write_outcome(folder)
             folder.unlock()
             return folder.write_report(Path(path))
+
+
+def check_withholding(algorithm: Algorithm[Any], settings: RunSettings) -> None:
+    """Refuse to withhold what an algorithm cannot do without."""
+    if settings.withheld and not getattr(algorithm, "can_withhold", False):
+        raise SettingError(
+            f"`withhold` must be nothing for {type(algorithm).__name__}, whose server looks at "
+            f"single clients, got {settings.withhold}"
+        )

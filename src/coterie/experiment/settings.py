@@ -35,6 +35,11 @@ class RunSettings(Settings):
         one_of("fixed", "poisson"),
     )
     lost: float = setting(0.0, "probability that a client's reply is lost")
+    withhold: str = setting(
+        "nothing",
+        "what the server is not told; clusters: who is in which cluster",
+        one_of("nothing", "clusters"),
+    )
     protocol: str = setting(
         "auto", "data by which a client chooses a model", one_of("auto", "train-loss", "test-loss")
     )
@@ -48,6 +53,11 @@ class RunSettings(Settings):
         added=True,
     )
     device: str = setting("cpu", "where client steps run: cpu, cuda, or cuda:N for one of several")
+
+    @property
+    def withheld(self) -> bool:
+        """Whether the server is not told which client is in which cluster."""
+        return self.withhold == "clusters"
 
     def __post_init__(self) -> None:
         super().__post_init__()

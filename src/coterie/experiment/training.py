@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -70,7 +71,7 @@ class Training:
     def move_to(self, population: Population, evaluator: Evaluator) -> None:
         """Train on these clients; called before the start."""
         self.population = population
-        self.evaluator = evaluator
+        self.evaluator = replace(evaluator, withheld=self.settings.withheld)
         self.participants = Participants(population, self.settings, self.bytes, self.sampling)
 
     def begin(self) -> None:
@@ -93,6 +94,7 @@ class Training:
             sampler=self.participants,
             task=self.task,
             clients=len(self.federation),
+            withheld=self.settings.withheld,
             # The first start is that of a run alone.
             seed=seeds.derive(seed, "another start", self.start) if self.start else seed,
             truth=self.federation.cluster,
@@ -136,13 +138,12 @@ class Training:
             scored = self.outcome.evaluation.scored
         own = algorithm_metrics(self.algorithm, info, metrics)
         self.own_metrics |= own
-        known = self.cluster[self.cluster >= 0]
         record = {
             "round": t + 1,
             "seconds": time.perf_counter() - began,
             "metrics": metrics | own,
             "by_cluster": by_cluster,
-            "sizes": torch.bincount(known, minlength=info.clusters).tolist(),
+            "sizes": self._sizes(info),
             "moves": moves,
             "asked": len(clients.ids),
             "answered": len(info.ids),
@@ -154,6 +155,14 @@ class Training:
         }
         self.records.append(record)
         return record
+
+    def _sizes(self, info: Info) -> list[int]:
+        """The clients of each cluster; where they are withheld, by its share of the weight."""
+        if info.cluster is None and info.weights is not None:
+            share = info.weights / info.weights.sum().clamp_min(1)
+            return (len(info.ids) * share).round().long().tolist()
+        known = self.cluster[self.cluster >= 0]
+        return torch.bincount(known, minlength=info.clusters).tolist()
 
     def _move_clients(self, info: Info) -> dict[int, list[int]]:
         """Update the clusters of the clients that answered; those that changed, by new cluster."""
@@ -174,7 +183,7 @@ class Training:
         anew = not self.federation.unseen and self.evaluator.protocol == "train-loss"
         found = evaluation.serving
         cluster = cluster_by_client(found, len(self.federation)) if anew else self.cluster
-        if number in self.frames.due:
+        if number in self.frames.due and not self.evaluator.withheld:
             self.frames.add(number, *self.evaluator.map(found), cluster)
         metrics = self.evaluator.metrics(evaluation, cluster)
         return metrics, self.evaluator.by_cluster(evaluation)

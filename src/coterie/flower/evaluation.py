@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from coterie.core.algorithm import Serving
-from coterie.core.clients import Clients, merge_answers
+from coterie.core.clients import merge_answers
+from coterie.core.population import RoundClients
 from coterie.core.task import MetricSums, task_metrics
 from coterie.evaluation.client_map import compares_losses
 from coterie.evaluation.scoring import Evaluation, SampleClusters
@@ -34,7 +35,7 @@ class NetworkScorer:
         self.classes = len(schema.classes) if schema else MAX_CLASSES
         self._map: tuple[Tensor, Tensor] | None = None  # ids of clients, and what places them
 
-    def clients(self, part: str) -> Clients:
+    def clients(self, part: str) -> RoundClients:
         return self.network.at("serve")
 
     def sizes(self, part: str) -> Tensor:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coterie.core.errors import CheckpointError, CoterieError
+from coterie.core.errors import CheckpointError, CoterieError, SettingError
 from coterie.deploy.flwr_internals import shorten_fetch_waits
 from coterie.evaluation.evaluator import Evaluator
 from coterie.experiment.folder import RunFolder
@@ -65,6 +65,10 @@ def run_server(
 def network_run(app: App, network: Network) -> Run:
     """The run of an app on the clients of a network."""
     plan, federation = app.plan, network.federation
+    if plan.settings.withheld:
+        raise SettingError(
+            f"`withhold` must be nothing over a network, got {plan.settings.withhold}"
+        )
     command = f"flwr run . --run-config 'out=\"{app.network.out}\"'"
     config = run_config(plan.algorithm_name, plan.federation_name, app.config(), command)
     # Clients choose by their training data: nobody else may see what they are tested on.
