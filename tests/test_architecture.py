@@ -155,7 +155,7 @@ def stems(folder):
 TESTS_OF_A_FOLDER = {
     "data/federations": {"federations"},
     "data/sources": {"sources"},
-    "engine": {"other_device"},
+    "engine": {"other_device", "pickled_shards"},
     "engine/kernels": {"agreement"},
     "report": {"browser"},
 }
