@@ -26,8 +26,8 @@ from torch import Tensor, nn
 import coterie
 from coterie import IFCA, Classification
 from coterie.algorithms.ifca import State
-from coterie.core.cohort import Rows
 from coterie.core.kernel import Descent, Kernel
+from coterie.core.rows import Rows
 from coterie.data.federation import Federation, Samples
 from coterie.engine.malloc import tune_malloc
 from coterie.engine.simulator import Simulator

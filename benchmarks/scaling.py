@@ -52,7 +52,7 @@ def measured(method: str, clients: int, fraction: float, rounds: int) -> dict[st
         rounds=rounds,
         fraction=fraction,
         evaluate=rounds,
-        on_round=lambda record: seconds.append(record["seconds"]),
+        on_round=lambda record, run: seconds.append(record["seconds"]),
     )
     peak = memory("VmHWM")
     stored = (x.numel() * x.element_size() + y.numel() * y.element_size()) / 2**20

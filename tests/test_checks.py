@@ -3,16 +3,21 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pickle import PicklingError
+from typing import ClassVar
 
 import pytest
 import torch
+from torch import nn
 
-from coterie import FedAvg, checks
+import coterie
+from coterie import IFCA, Classification, FedAvg, checks
 from coterie.algorithms import steps
 from coterie.algorithms.fedavg import State, Upload
-from coterie.core.algorithm import Info, Serving
+from coterie.core.algorithm import Info, Serving, Traits
 from coterie.core.clients import on_client
 from coterie.vectors.folds import ByCluster
+from tests.evaluation.fedem import FedEM
+from tests.tasks.taggers import tagging_federation, tagging_task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,3 +162,85 @@ def test_a_broken_algorithm_is_found_out(broken, check):
 
 def test_the_whole_suite_passes_on_a_sound_algorithm():
     checks.check_algorithm(FedAvg(steps=2))
+
+
+def test_the_whole_suite_passes_on_a_method_whose_clients_mix_models():
+    checks.check_algorithm(FedEM(k=2, steps=3))
+
+
+def test_traits_that_are_not_kept_are_found_out():
+    @dataclass(frozen=True, kw_only=True)
+    class ClaimsMixtures(FedAvg):
+        traits: ClassVar[Traits] = Traits(soft=True)
+
+    with pytest.raises(AssertionError, match="its traits say soft=True"):
+        checks.clusters_are_a_partition(ClaimsMixtures())
+
+    @dataclass(frozen=True, kw_only=True)
+    class ForgetsEmptyClusters(IFCA):
+        def round(self, state, clients):
+            after, info = super().round(state, clients)
+            return after._replace(models=after.models + 1), info
+
+    with pytest.raises(AssertionError, match="an empty cluster lost its model"):
+        checks.empty_cluster_keeps_its_model(ForgetsEmptyClusters(k=2))
+
+
+def test_which_checks_apply_is_declared_and_not_read_off_names():
+    @dataclass(frozen=True, kw_only=True)
+    class Undeclared(FedAvg):
+        """A setting called k and no annotation of `init` say nothing."""
+
+        k: int = 3
+
+        def init(self, start):
+            return super().init(start)
+
+    def applying(algorithm):
+        return {check.__name__ for check in checks.CHECKS if checks.applies(check, algorithm)}
+
+    every = {check.__name__ for check in checks.CHECKS}
+    assert applying(IFCA()) == every
+    assert applying(FedAvg()) == every - {"empty_cluster_keeps_its_model", "one_cluster_works"}
+    assert applying(Undeclared()) == applying(FedAvg())
+
+
+class ByPicture(nn.Module):
+    """A convolution, batch normalisation and dropout; in single precision."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Dropout(0.1)
+        )
+        self.head = nn.Linear(72, 10)
+
+    def forward(self, x):
+        return self.head(self.layers(x[:, None]))
+
+
+@pytest.mark.parametrize("algorithm", [FedAvg(steps=1), IFCA(k=2, steps=1, start_rounds=1)])
+def test_the_suite_runs_on_a_network_and_data_of_ones_own(algorithm):
+    federation, _ = coterie.load("rotated-digits", clients=4)
+    checks.check_algorithm(algorithm, task=Classification(ByPicture), federation=federation)
+
+
+def test_the_suite_runs_on_sequences():
+    federation = tagging_federation([3] * 4)
+    checks.check_algorithm(FedAvg(steps=1), task=tagging_task(), federation=federation)
+
+
+def test_the_suite_finds_out_on_ones_own_data_what_the_small_data_does_not_show():
+    @dataclass(frozen=True, kw_only=True)
+    class ManyFeatures(FedAvg):
+        """Does something wrong only where samples are large."""
+
+        @on_client(fold=ByCluster)
+        def train(self, cohort, model) -> Upload:
+            up = FedAvg.train(self, cohort, model)
+            wide = up.model.shape[1] > 100
+            return up._replace(model=up.model.amax(0).expand_as(up.model)) if wide else up
+
+    federation, _ = coterie.load("rotated-digits", clients=8)
+    with pytest.raises(AssertionError, match="models differ"):
+        checks.check_algorithm(ManyFeatures(steps=1), federation=federation)

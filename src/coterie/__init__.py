@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from coterie.core.errors import CoterieError, CoterieWarning
     from coterie.core.samples import Ragged
     from coterie.data.federation import Federation
+    from coterie.experiment.compare import compare
     from coterie.experiment.plan import load
     from coterie.experiment.run import Run
     from coterie.experiment.simulate import simulate
@@ -58,6 +59,7 @@ HOMES = {
     "Regression": "tasks",
     "Run": "experiment.run",
     "TokenClassification": "tasks",
+    "compare": "experiment.compare",
     "load": "experiment.plan",
     "simulate": "experiment.simulate",
 }
@@ -88,6 +90,7 @@ __all__ = [
     "Run",
     "TokenClassification",
     "__version__",
+    "compare",
     "load",
     "simulate",
 ]
@@ -97,3 +100,7 @@ def __getattr__(name: str) -> Any:
     if name not in HOMES:
         raise AttributeError(f"module 'coterie' has no attribute {name!r}")
     return getattr(importlib.import_module(f"coterie.{HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -98,17 +98,20 @@ def test_groups_that_differ_no_more_than_their_members_are_not_split():
         assert len(cfl.round(before, noise.at("round", 1, round=1))[0].models) == k
 
 
-def test_fractions_are_of_the_first_norms_without_the_decay():
+@pytest.mark.parametrize(
+    "schedule", [{"decay": 0.5}, {"schedule": "cosine", "schedule_rounds": 3}], ids=str
+)
+def test_fractions_are_of_the_first_norms_without_the_decay(schedule):
     # In round 2 the step is a quarter of the first: updates of +-1 where the first were +-4.
     clients = simulator([8, -8, 8, -8]).at("round", 2, round=2)
     before = state([0.0], [0] * 4, scale=(1.0, 4.0))
     for eps2, k in ((0.9, 2), (1.1, 1)):
-        cfl = CFL(lr=0.25, steps=1, decay=0.5, wait=1, eps1=0.1, eps2=eps2)
+        cfl = CFL(lr=0.25, steps=1, **schedule, wait=1, eps1=0.1, eps2=eps2)
         assert len(cfl.round(before, clients)[0].models) == k
     # The updates are 1 and -1/2, the mean is 1/4, and 1 without the decay: half of the first.
     clients = simulator([8, -4, 8, -4]).at("round", 2, round=2)
     for eps1, k in ((0.6, 2), (0.4, 1)):
-        cfl = CFL(lr=0.25, steps=1, decay=0.5, wait=1, eps1=eps1, eps2=0.1)
+        cfl = CFL(lr=0.25, steps=1, **schedule, wait=1, eps1=eps1, eps2=0.1)
         after, _ = cfl.round(state([0.0], [0] * 4, scale=(2.0, 4.0)), clients)
         assert len(after.models) == k
 

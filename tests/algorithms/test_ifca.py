@@ -257,6 +257,12 @@ def test_gradient_averaging_refuses_networks_with_running_statistics():
         )
 
 
+def test_gradient_averaging_refuses_a_local_optimiser():
+    ifca = IFCA(k=1, average="gradients", optimizer="adam")
+    with pytest.raises(SettingError, match=r"`optimizer` of IFCA must be sgd .* got adam"):
+        ifca.init(start_of(simulator([1, 2])))
+
+
 def test_weight_decay_counts_in_both_options():
     # Gradient 2 (w - y) + decay w = 2 (2 - 1) + 0.5 * 2 = 3 at w = 2.
     for average in ("models", "gradients"):

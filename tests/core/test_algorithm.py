@@ -94,3 +94,13 @@ def test_clients_of_the_start_come_from_the_sampler():
     assert start.sample(2) == "clients"
     start.all_clients()
     assert sampler.asked == [(2, 1), (0, 7)]
+
+
+def test_the_server_draws_by_seed_and_purpose_before_the_first_round():
+    drawn = torch.rand(3, generator=start_with(linear()).generator("noise"))
+    assert torch.equal(torch.rand(3, generator=start_with(linear()).generator("noise")), drawn)
+    for other in (
+        start_with(linear(), seed=1).generator("noise"),
+        start_with(linear()).generator("a"),
+    ):
+        assert not torch.equal(torch.rand(3, generator=other), drawn)

@@ -98,3 +98,14 @@ def test_where_clusters_are_withheld_the_server_is_told_of_nobody(purpose):
 def test_only_a_client_step_is_run():
     with pytest.raises(AssertionError, match="not marked @on_client"):
         clients_of(Recorder()).run(Method().plain)
+
+
+def test_the_server_draws_by_the_round_and_the_purpose_alone():
+    clients = clients_of(Recorder())
+    drawn = torch.rand(3, generator=clients.generator("noise"))
+    clients.run(Method().train, model=torch.ones(2))
+    narrowed = clients.only(torch.tensor([4]))
+    assert torch.equal(torch.rand(3, generator=narrowed.generator("noise")), drawn)
+    assert not torch.equal(torch.rand(3, generator=clients.generator("order")), drawn)
+    later = RoundClients(Recorder(), 4, torch.tensor([1]), (0, "round", 4), "round")
+    assert not torch.equal(torch.rand(3, generator=later.generator("noise")), drawn)

@@ -6,7 +6,7 @@ import pytest
 from coterie.core.schedules import SCHEDULES
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("name", ["constant", "exponential", "step", "cosine"])
 def test_every_schedule_begins_with_the_whole_step_and_never_grows(name):
     training = SimpleNamespace(lr=0.1, decay=0.9, schedule_rounds=5)
     factors = [SCHEDULES[name](round, training) for round in range(20)]

@@ -9,9 +9,11 @@ from torch import nn
 
 import coterie
 from coterie import checks
+from coterie.core import seeds
 from coterie.core.clients import Each
-from coterie.core.cohort import Rows
+from coterie.core.cohort import OptimizerState
 from coterie.core.errors import CoterieError, SettingError
+from coterie.core.rows import Rows
 from coterie.data.federation import Federation, Samples
 from coterie.engine import devices, simulator
 from coterie.engine.copies.lockstep import CopyThread
@@ -23,6 +25,7 @@ from coterie.experiment.run import Run
 from coterie.experiment.settings import RunSettings
 from coterie.networks.cnn import RandomCropFlip
 from coterie.tasks import Classification, TokenClassification
+from coterie.tensors.lazy import dense, to_device
 from coterie.vectors.folds import ByCluster
 from tests.engine.other_device import FAR, Far, Mixed, elsewhere
 from tests.tasks.taggers import (
@@ -303,3 +306,42 @@ def test_a_network_of_machines_is_on_the_cpu(far):
 
     with pytest.raises(SettingError, match="`device` must be cpu for a run over a network"):
         app_from_arguments(["fedavg", "rotated-digits", f"device={THERE}"])
+
+
+@pytest.mark.parametrize("task", [checks.small_task, convolution, checks.noisy_task])
+def test_all_that_a_step_may_ask_of_a_cohort_is_the_same_elsewhere(task, known):
+    task, samples = task(), checks.small_federation([5, 8, 3]).train
+    start = torch.stack([task.draw(seeds.generator(j)) for j in range(6)]).view(3, 2, -1)
+    weights = torch.rand(3, 8, 2, generator=seeds.generator(0)).double()
+    chosen = torch.rand(3, 8, generator=seeds.generator(1)) < 0.5
+    chosen[2] = False
+
+    def ask(cohort, start, weights, chosen):
+        state, some, found = OptimizerState(), cohort.among(chosen), []
+        for optimizer in ("sgd", "momentum", "adam"):
+            work = {"lr": 0.1, "steps": 3, "clip": 0.5, "optimizer": optimizer}
+            found.append(cohort.descend(start, weights=weights, part="head", **work))
+            found.append(some.descend(start[:, 0], weight_decay=0.1, **work))
+        found.append(cohort.gradient(start, weights=weights, clip=0.1, statistics=True))
+        found.append(some.gradient(start[:, 0], statistics=False))
+        found += [cohort.losses(start), some.losses(start[0]), some.loss(start)]
+        found += [some.choose(start[0]).model, some.score(start[:, 0])]
+        found += [some.among(some.mask & False).score(start[:, 0])]
+        for _ in range(2):
+            work = {"lr": 0.1, "steps": 2, "optimizer": "adam", "state": state}
+            found.append(some.minimise(squares, start[:, 0], **work))
+        return tuple(dense(each) + 0 for each in found)
+
+    asked = (start, weights, chosen)
+    here = ask(Simulator(samples, task).cohort(torch.arange(3), 0, (0,)), *asked)
+    with elsewhere():
+        far = Simulator(samples, task, device=THERE)
+        found = far.on_device(ask, far.cohort(torch.arange(3), 0, (0,)), *asked)
+        there = [to_device(each, torch.device("cpu")) for each in found]
+    torch.testing.assert_close(there, list(here))
+
+
+def squares(call, x, y, generator):
+    return (
+        (call(None, x) - torch.rand((), generator=generator, device="cpu").item()).square().mean()
+    )

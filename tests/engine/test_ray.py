@@ -88,7 +88,7 @@ def test_memory_is_in_the_checkpoint_and_a_run_goes_on_without_ray(digits, tmp_p
     federation, task = digits
     whole = coterie.simulate(coterie.Ditto(steps=2), federation, task, rounds=4, seed=0)
 
-    def stop(record):
+    def stop(record, run):
         if record["round"] == 2:
             raise KeyboardInterrupt
 

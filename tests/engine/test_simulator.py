@@ -19,6 +19,7 @@ from tests.tasks.taggers import (
     TransformerClassifier,
     build,
     labelled_federation,
+    soft_federation,
     tagging_federation,
     tagging_task,
     two_input_federation,
@@ -118,6 +119,7 @@ KINDS = {
         TokenClassification(partial(build, NaiveTagger, torch.float64), padding="none"),
     ),
     "two inputs": (two_input_federation, two_input_task(torch.float64)),
+    "soft targets": (soft_federation, two_input_task(torch.float64)),
     "labelled sentences": (
         labelled_federation,
         Classification(partial(build, TransformerClassifier, torch.float64), padding="mask"),
@@ -195,6 +197,12 @@ def test_cohorts_of_any_samples_answer_all_that_a_step_may_ask(kind):
     empty = cohort.among(torch.zeros_like(chosen))
     assert not empty.score(start).any()
     assert empty.loss(model[None]).isinf().all()
+
+    # A mixture of two models in which one has no share is the other.
+    models = torch.stack([model, plain[5]])
+    shares = torch.tensor([0.0, 1.0], dtype=torch.float64).expand(len(SIZES), -1)
+    mixed = cohort.score_mixture(models, shares)
+    torch.testing.assert_close(mixed, cohort.score(plain[5].expand(len(SIZES), -1)))
 
     def objective(call, x, y, generator):
         return task.losses(call(None, x), y).mean()

@@ -5,12 +5,12 @@ of Distributions, NeurIPS 2021.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from coterie.core.algorithm import Info, Serving
+from coterie.core.algorithm import Info, Serving, Traits
 from coterie.core.clients import on_client
 from coterie.core.local_training import LocalTraining
 from coterie.core.settings import setting
@@ -34,6 +34,8 @@ class Shares(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class FedEM(LocalTraining):
     """Each sample has come from one of k models, each client has a share of each."""
+
+    traits: ClassVar[Traits] = Traits(clusters="k", soft=True)
 
     k: int = setting(2, "models", at_least(1))
 

@@ -8,8 +8,11 @@ import torch
 
 import coterie
 from coterie import Centre, Federation, KFed
+from coterie.cli.progress_bar import outcome_text
 from coterie.engine.simulator import Simulator
 from coterie.experiment.plan import make_plan
+from coterie.experiment.run import Run
+from coterie.experiment.settings import RunSettings
 
 
 def federation(**facts):
@@ -110,3 +113,76 @@ def test_a_cohort_may_have_some_of_its_samples():
     assert [x.flatten().tolist() for x, _ in some] == [[0.0, 10.0], []]
     assert some.score(torch.ones(2, 1)).tolist() == [[2.0, 82.0], [0.0, 0.0]]
     assert some.loss(torch.ones(1, 1)).flatten().tolist() == [41.0, torch.inf]
+
+
+class Answering:
+    """Of every algorithm, served and scored are only some clients: the others are silent."""
+
+    def __init__(self, scorer, served, scored):
+        self.scorer, self.served, self.scored = scorer, torch.tensor(served), torch.tensor(scored)
+        self.tested = scorer.tested
+
+    def __getattr__(self, name):
+        return getattr(self.scorer, name)
+
+    def clients(self, part):
+        return self.scorer.clients(part).only(self.served.long())
+
+    def score(self, serving, *arguments, **options):
+        serving = serving.for_clients(torch.isin(serving.ids, self.scored.long()))
+        return self.scorer.score(serving, *arguments, **options)
+
+    def map_rows(self, serving):
+        return self.scorer.map_rows(serving.for_clients(torch.isin(serving.ids, self.scored)))
+
+
+SOME = [([0, 1, 3, 5], [1, 3]), ([2], [2]), ([1, 2, 4], []), ([], []), ([0, 1, 2, 3, 4, 5], [0])]
+METHODS = [
+    coterie.IFCA(k=3, start="random"),
+    coterie.FedAvg(),
+    coterie.Local(),
+    coterie.Ditto(steps=1),
+    coterie.CFL(),
+]
+
+
+@pytest.mark.parametrize(("served", "scored"), SOME)
+@pytest.mark.parametrize("algorithm", METHODS, ids=lambda method: type(method).__name__)
+def test_every_client_has_a_row_and_what_is_unknown_is_null(algorithm, served, scored, tmp_path):
+    data, task = coterie.load("rotated-digits", clients=6)
+    settings = RunSettings(rounds=4)
+    run = Run(algorithm, data, task, settings)
+    run.training.evaluator.scorer = Answering(run.evaluator.scorer, served, scored)
+    run.use(tmp_path / "r")
+    run.complete()
+    known = sorted(set(served) & set(scored))
+    clients = json.loads((tmp_path / "r" / "clients.json").read_text())["clients"]
+    assert clients["client"] == list(range(6))
+    assert len(clients["samples"]) == len(clients["true"]) == 6
+    for name, where in (("cluster", served), ("loss", known), ("x", known), ("y", known)):
+        assert [i for i, value in enumerate(clients[name]) if value is not None] == where, name
+    if known:
+        there = [i for i, value in enumerate(clients["accuracy"]) if value is not None]
+        assert there == known
+        accuracy = [value for value in clients["accuracy"] if value is not None]
+        assert run.metrics["accuracy_macro"] == pytest.approx(sum(accuracy) / len(known))
+    else:
+        assert not {"accuracy", "loss", "accuracy_macro"} & set(run.metrics)
+    assert run.result["scored"] == run.records[-1]["scored"] == len(known)
+    assert (run.clusters >= 0).nonzero().flatten().tolist() == served
+    assert "report" in (tmp_path / "r" / "report.html").read_text()
+    assert len(run.clients) == 6
+    assert run.clients["loss"].notna().sum() == len(known)
+    assert outcome_text(run)
+
+
+def test_samples_of_clients_that_are_not_served_have_no_label():
+    data = federation(sample_clusters=True)
+    run = Run(KFed(k=2), data, Centre(1), RunSettings(rounds=1))
+    run.training.evaluator.scorer = Answering(run.evaluator.scorer, [1], [1])
+    run.complete()
+    assert (run.labels >= 0).tolist() == [False] * 3 + [True] * 3
+    nobody = Run(KFed(k=2), data, Centre(1), RunSettings(rounds=1))
+    nobody.training.evaluator.scorer = Answering(nobody.evaluator.scorer, [], [])
+    nobody.complete()
+    assert nobody.labels.tolist() == [-1] * 6

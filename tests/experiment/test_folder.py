@@ -1,4 +1,7 @@
 import json
+import os
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -8,7 +11,9 @@ from coterie import IFCA, FedAvg
 from coterie.core.errors import CheckpointError, CoterieError, SettingError
 from coterie.experiment.checkpoint import Checkpoint
 from coterie.experiment.folder import RunFolder
+from coterie.experiment.plan import make_plan
 from coterie.experiment.settings import RunSettings
+from coterie.report.run_page import render_run
 from tests.experiment.test_run import Stop, stop_after
 
 
@@ -83,3 +88,68 @@ def test_a_run_that_cannot_begin_leaves_no_folder(digits, tmp_path):
     with pytest.raises(SettingError, match="at most the number of clients"):
         coterie.simulate(IFCA(k=9), *digits, folder=tmp_path / "r", rounds=1)
     assert not (tmp_path / "r").exists()
+
+
+def test_a_folder_has_one_run_at_a_time(digits, tmp_path):
+    settings = {"folder": tmp_path / "r", "rounds": 3, "checkpoint": 1}
+    seen = []
+
+    def resume_meanwhile(record, run):
+        with pytest.raises(CoterieError, match="is in use by another run") as refused:
+            coterie.simulate(IFCA(k=2), *digits, resume=True, **settings)
+        seen.append(str(refused.value))
+        render_run(tmp_path / "r")  # looking at it needs no lock
+
+    run = coterie.simulate(IFCA(k=2), *digits, on_round=resume_meanwhile, **settings)
+    assert len(seen) == 3
+    assert f"process {os.getpid()}" in seen[0]
+    lines = (tmp_path / "r" / "rounds.jsonl").read_text().splitlines()
+    assert [json.loads(line)["round"] for line in lines] == [1, 2, 3]
+    again = coterie.simulate(IFCA(k=2), *digits, resume=True, **settings)
+    assert again.metrics == run.metrics
+
+
+def test_a_grid_locks_its_folder_too(digits, tmp_path):
+    settings = {"folder": tmp_path / "r", "rounds": 2, "starts": 2}
+
+    def resume_meanwhile(record, run):
+        with pytest.raises(CoterieError, match="is in use by another run"):
+            coterie.simulate(FedAvg(), *digits, resume=True, **settings)
+
+    coterie.simulate(FedAvg(), *digits, on_round=resume_meanwhile, **settings)
+    coterie.simulate(FedAvg(), *digits, resume=True, **settings)
+
+
+def test_a_refused_resume_leaves_the_folder_free(digits, tmp_path):
+    settings = {"folder": tmp_path / "r", "rounds": 1}
+    coterie.simulate(FedAvg(), *digits, **settings)
+    for wrong in (FedAvg(lr=0.3), FedAvg(lr=0.4)):
+        with pytest.raises(CheckpointError, match="belongs to another run") as kept:
+            coterie.simulate(wrong, *digits, resume=True, **settings)
+        assert kept.traceback  # whose frames still hold the run
+    coterie.simulate(FedAvg(), *digits, resume=True, **settings)
+
+
+RESUME = ["-m", "coterie", "run", "--resume"]
+
+
+def test_of_two_resumes_at_once_one_is_refused(tmp_path):
+    words = ["run", "local", "rotated-digits", "clients=8", "rounds=60", "checkpoint=1"]
+    folder = tmp_path / "r"
+    plan = make_plan(words[1:])
+    run = plan.run(plan.config())
+    run.use(folder)
+    run.complete(lambda record, run: run.stop())
+    both = [
+        subprocess.Popen([sys.executable, *RESUME, str(folder)], stderr=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    said = [process.communicate(timeout=120)[1].decode() for process in both]
+    codes = [process.returncode for process in both]
+    if sorted(codes) == [0, 2]:
+        assert "is in use by another run" in said[codes.index(2)]
+        assert "Traceback" not in said[codes.index(2)]
+    else:  # the one was done before the other came
+        assert codes == [0, 0]
+    lines = (folder / "rounds.jsonl").read_text().splitlines()
+    assert [json.loads(line)["round"] for line in lines] == list(range(1, 61))

@@ -8,7 +8,7 @@ from torch import nn
 
 import coterie
 from coterie import IFCA, CoterieWarning, FedAvg, Federation, Local, Regression
-from coterie.core.errors import CheckpointError, SettingError
+from coterie.core.errors import CheckpointError, CoterieError, SettingError
 from coterie.experiment.run import Run
 from coterie.experiment.settings import RunSettings
 from coterie.registry import ALGORITHMS
@@ -30,7 +30,7 @@ class Stop(Exception):
 
 
 def stop_after(count):
-    def on_round(record):
+    def on_round(record, run):
         if record["round"] == count:
             raise Stop
 
@@ -150,7 +150,7 @@ def test_a_resume_with_other_settings_or_data_is_refused(digits, tmp_path):
     other, task = coterie.load("rotated-digits", clients=8, seed=9)
     for algorithm, data, settings in (
         (IFCA(k=2, lr=0.2), digits, {"rounds": 3}),
-        (IFCA(k=2), digits, {"rounds": 4}),
+        (IFCA(k=2), digits, {"rounds": 3, "fraction": 0.5}),
         (FedAvg(), digits, {"rounds": 3}),
         (IFCA(k=2), (other, task), {"rounds": 3}),
     ):
@@ -214,3 +214,117 @@ def test_a_numpy_seed_is_the_plain_seed(digits):
     from coterie.core.seeds import derive
 
     assert derive(np.int64(3), "x") == derive(3, "x")
+
+
+ENDS = [{}, {"starts": 2}]
+
+
+@pytest.mark.parametrize("copies", ENDS)
+def test_a_callback_sees_the_run_and_may_stop_it(digits, tmp_path, copies):
+    seen = []
+
+    def on_round(record, run):
+        seen.append(run.models.clone())
+        assert run.rounds == record["round"]
+        assert run.metrics["accuracy"] == record["metrics"]["accuracy"]
+        assert len(run.clients) == len(run.clusters) == 8
+        if record["round"] == 3:
+            run.stop()
+
+    settings = {"rounds": 9, "checkpoint": 9, **copies}
+    run = coterie.simulate(
+        FedAvg(), *digits, on_round=on_round, folder=tmp_path / "r", evaluate=1, **settings
+    )
+    assert run.rounds == len(seen) == 3
+    assert not torch.equal(seen[0], seen[1])
+    result = json.loads((tmp_path / "r" / "result.json").read_text())
+    assert (result["rounds"], result["metrics"]) == (3, run.metrics)
+    assert "of 9" in (tmp_path / "r" / "report.html").read_text()
+    whole = coterie.simulate(FedAvg(), *digits, **settings)
+    again = coterie.simulate(FedAvg(), *digits, folder=tmp_path / "r", resume=True, **settings)
+    assert torch.equal(whole.models, again.models)
+
+
+def test_a_stop_between_evaluations_has_the_metrics_of_its_own_round(digits):
+    def on_round(record, run):
+        if record["round"] == 3:
+            run.stop()
+
+    run = coterie.simulate(FedAvg(), *digits, rounds=9, evaluate=2, on_round=on_round)
+    assert run.metrics == coterie.simulate(FedAvg(), *digits, rounds=3).metrics
+    run.complete()
+    assert run.rounds == 9
+
+
+@pytest.mark.parametrize("copies", ENDS)
+def test_an_error_in_a_callback_loses_neither_result_nor_report(digits, tmp_path, copies):
+    runs = []
+
+    def on_round(record, run):
+        runs.append(run)
+        if record["round"] == 2:
+            raise Stop("mine")
+
+    settings = {"rounds": 5, "checkpoint": 5, "folder": tmp_path / "r", **copies}
+    with pytest.raises(Stop, match="mine"):
+        coterie.simulate(IFCA(k=2), *digits, on_round=on_round, **settings)
+    assert json.loads((tmp_path / "r" / "result.json").read_text())["rounds"] == 2
+    assert (tmp_path / "r" / "report.html").exists()
+    assert runs[-1].models.shape[0] == 2
+    assert coterie.simulate(IFCA(k=2), *digits, resume=True, **settings).rounds == 5
+
+
+def test_a_run_that_has_not_started_says_so(digits):
+    run = Run(FedAvg(), *digits, RunSettings())
+    assert run.metrics == {}
+    with pytest.raises(CoterieError, match="from its start on"):
+        _ = run.models
+
+
+@pytest.mark.parametrize("copies", [{}, {"starts": 2}])
+@pytest.mark.parametrize("algorithm", [IFCA(k=2, batch=8), Local(batch=8)])
+def test_more_rounds_end_as_a_run_of_that_many(digits, tmp_path, algorithm, copies):
+    settings = {"fraction": 0.5, "lost": 0.2, "seed": 2, **copies}
+    whole = coterie.simulate(algorithm, *digits, rounds=7, **settings)
+    place = tmp_path / "r"
+    coterie.simulate(algorithm, *digits, rounds=3, folder=place, **settings)
+    longer = coterie.simulate(algorithm, *digits, rounds=7, folder=place, resume=True, **settings)
+    assert torch.equal(longer.models, whole.models)
+    assert longer.metrics == whole.metrics
+    assert longer.result["bytes"] == whole.result["bytes"]
+    assert json.loads((place / "config.json").read_text())["settings"]["rounds"] == 7
+    with pytest.raises(SettingError, match="at least the rounds that are done, 7, got 5"):
+        coterie.simulate(algorithm, *digits, rounds=5, folder=place, resume=True, **settings)
+    assert json.loads((place / "result.json").read_text())["rounds"] == 7
+
+
+def test_a_run_as_frames(digits):
+    run = coterie.simulate(IFCA(k=2), *digits, rounds=4, evaluate=2)
+    history = run.history
+    assert history.index.tolist() == [1, 2, 3, 4]
+    assert history["accuracy"].notna().tolist() == [False, True, False, True]
+    assert history.loc[4, "accuracy"] == run.metrics["accuracy"]
+    assert history["bytes_up"].sum() + run.result["start_bytes_up"] == run.result["bytes_up"]
+    clients = run.clients
+    assert clients.index.tolist() == list(range(8))
+    assert clients["cluster"].tolist() == run.clusters.tolist()
+    assert clients["accuracy"].mean() == pytest.approx(run.metrics["accuracy_macro"])
+
+
+@pytest.mark.parametrize("algorithm", [IFCA(k=2), FedAvg(), Local(), coterie.Ditto(steps=2)])
+def test_the_model_of_a_client_predicts_as_it_is_scored(digits, algorithm):
+    federation, task = digits
+    run = coterie.simulate(algorithm, federation, task, rounds=3)
+    for client in (0, 5):
+        x, y = federation.test.client(client)
+        network = run.model(client)
+        hits = (network(task.inputs(x)).argmax(1) == y).float().mean()
+        assert float(hits) == pytest.approx(run.clients.loc[client, "accuracy"])
+        with torch.no_grad():
+            next(network.parameters()).zero_()  # a copy: nothing else changes
+        again = (run.model(client)(task.inputs(x)).argmax(1) == y).float().mean()
+        assert float(again) == float(hits)
+    with pytest.raises(SettingError, match="`client` must be from 0 to 7, got 8"):
+        run.model(8)
+    with pytest.raises(SettingError, match="no client is named x"):
+        run.model("x")

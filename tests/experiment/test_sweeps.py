@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import time
 import pytest
 
 from coterie.core.errors import CoterieError, SettingError
+from coterie.experiment.plan import make_plan
 from coterie.experiment.sweeps import Job, run_jobs, thread_limits
 
 SMALL = ("rotated-digits", "clients=8", "rounds=2")
@@ -17,7 +19,8 @@ def test_runs_are_done_side_by_side_and_only_once(tmp_path):
     jobs = [Job(("local", *SMALL, f"seed={seed}"), tmp_path / str(seed)) for seed in (0, 1)]
     news = []
     results = run_jobs(jobs, tell=lambda *counts: news.append(counts))
-    assert [result["seed"] for result in results] == [0, 1]
+    assert [result["seed"] for result in results.results] == [0, 1]
+    assert results.failure == ""
     assert news[-1] == (4, 4, 2, 2)
     before = [os.stat(job.folder / "result.json").st_mtime_ns for job in jobs]
     assert run_jobs(jobs) == results
@@ -58,9 +61,21 @@ def test_a_run_that_fails_is_named_and_the_others_are_finished(tmp_path, monkeyp
         Job(("local", table, "client=client", "label=label"), tmp_path / "bad"),
         Job(("local", *SMALL), tmp_path / "good"),
     ]
-    with pytest.raises(CoterieError, match=r"1 of 2 runs failed: local .*broken.csv"):
-        run_jobs(jobs)
+    results, failure = run_jobs(jobs)
+    assert re.match(r"1 of 2 runs failed: local .*broken.csv", failure)
+    assert results == [None, jobs[1].result]
     assert jobs[1].result is not None
+
+
+def test_a_run_that_was_stopped_before_its_last_round_is_not_finished(tmp_path):
+    job = Job(("local", *SMALL), tmp_path / "a")
+    plan = make_plan(list(job.words))
+    run = plan.run(plan.config())
+    run.use(job.folder)
+    run.complete(lambda record, run: run.stop())
+    assert json.loads((job.folder / "result.json").read_text())["rounds"] == 1
+    assert job.result is None
+    assert run_jobs([job]).results[0]["rounds"] == 2
 
 
 def test_what_many_runs_complain_of_is_said_once(tmp_path):

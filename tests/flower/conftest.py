@@ -2,7 +2,7 @@
 
 import pytest
 
-collect_ignore = ["fake.py"]
+collect_ignore = ["fake.py", "small.py"]
 
 
 @pytest.fixture(scope="session")

@@ -1,3 +1,4 @@
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -6,7 +7,8 @@ import torch
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
 from coterie.flower.evaluation import NetworkScorer
-from tests.flower.fake import IFCA, deployed, simulated
+from coterie.flower.wire import decode_packet
+from tests.flower.fake import IFCA, FakeGrid, an_error, deployed, make_app, simulated, thirds
 
 
 def test_metrics_keep_their_names_when_nodes_come_and_go():
@@ -30,3 +32,30 @@ def test_a_mixture_is_scored_by_the_clients_as_it_is_here(tmp_path, with_map):
     torch.testing.assert_close(one.clients["loss"], two.clients["loss"])
     alone = here.evaluator.scorer.score(here.serving, "test").summary
     assert alone.metrics["loss"] != pytest.approx(one.metrics["loss"])
+
+
+@pytest.mark.parametrize("silent", [(3,), (1, 2)])
+def test_nodes_that_are_silent_in_the_last_evaluation_cost_their_clients(tmp_path, silent):
+    app = make_app(*IFCA)
+    grid = FakeGrid(app, thirds(tmp_path))
+    whole = deployed(tmp_path / "whole", [*IFCA, "evaluate=3"], grid=grid)
+    words = [*IFCA, "evaluate=3"]
+
+    class Silenced(FakeGrid):
+        def answer(self, node, message):
+            reply = super().answer(node, message)
+            there = not reply.has_error() and "scores" in decode_packet(reply.content).tensors
+            return an_error(reply) if there and node in silent else reply
+
+    run = deployed(tmp_path, words, grid=Silenced(app, thirds(tmp_path)), quorum=0.3, timeout=0.2)
+    clients = json.loads((tmp_path / "run" / "clients.json").read_text())["clients"]
+    assert clients["client"] == list(range(6))
+    answered = 6 - 2 * len(silent)
+    for name in ("loss", "x", "y"):
+        assert sum(value is not None for value in clients[name]) == answered, name
+    assert len(clients["cluster"]) == 6
+    assert run.result["scored"] == answered
+    assert (tmp_path / "run" / "report.html").exists()
+    assert "loss" in run.metrics
+    assert torch.equal(run.clusters, whole.clusters)
+    assert run.warnings  # that nodes replied with an error

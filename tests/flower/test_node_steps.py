@@ -29,7 +29,9 @@ class Recorded:
         grid = FakeGrid(self.app, thirds(folder / "recorded", 2))
         deployed(folder, words, grid=grid, nodes=2)
         packets = [decode_packet(m.content) for node, m in grid.sent if node == 1]
-        self.steps = [p for p in packets if p.header["do"] == "step" and p.header["trains"]]
+        folded = [p for p in packets if p.header["do"] == "step" and p.header["trains"]]
+        self.folded = [p for p in folded if p.header["fold"] is not None]
+        self.steps = [Packet({**p.header, "fold": None}, p.tensors) for p in folded]
         self.file = thirds(folder / "again", 2)[0]
 
     def node(self):
@@ -95,6 +97,17 @@ def test_clients_asked_one_after_the_other_train_once_each(recorded, tmp_path):
             part = node.answer(only(packet, places)).tensors
             for name, value in part.items():
                 torch.testing.assert_close(value, whole[name][places])
+
+
+def test_sums_are_those_of_the_clients_who_are_asked(recorded, tmp_path):
+    recorded.file = thirds(tmp_path, 2)[0]
+    node = recorded.node()
+    for packet in recorded.folded:
+        whole = node.answer(packet).tensors
+        assert same(recorded.node().answer(packet).tensors, whole)
+        parts = [recorded.node().answer(only(packet, places)).tensors for places in ([1], [0, 2])]
+        for name in ("weight", "model"):
+            torch.testing.assert_close(sum(part[name] for part in parts), whole[name])
 
 
 def test_a_step_that_the_run_has_left_behind_is_not_done_again(recorded, tmp_path):

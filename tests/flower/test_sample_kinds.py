@@ -1,6 +1,6 @@
 """Nodes say what their samples are like; a run over them is the simulated one."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
@@ -21,6 +21,7 @@ from tests.tasks.taggers import (
     TransformerClassifier,
     TwoInputs,
     labelled_federation,
+    soft_federation,
     tagging_federation,
     two_input_federation,
 )
@@ -41,11 +42,6 @@ class OwnFederation(Settings):
             "soft": soft_federation,
         }
         return kinds[self.kind]([3, 5, 2, 4, 6, 3], seed)
-
-
-def soft_federation(sizes, seed):
-    data = two_input_federation(sizes, seed)
-    return replace(data, train=replace(data.train, y=data.train.x["vector"][:, :3].softmax(1)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -54,7 +54,7 @@ def digits(folder, rounds=8, resume=False, on_round=None):
 
 
 def test_resumed_run_has_the_same_frames(tmp_path):
-    def stop(record):
+    def stop(record, run):
         if record["round"] == 3:
             raise KeyboardInterrupt
 

@@ -1,5 +1,6 @@
 """Federations whose samples are more than one tensor, and networks for them."""
 
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -124,6 +125,12 @@ def two_input_federation(sizes: list[int], seed: int = 0) -> Federation:
         label = vector[:, :3].argmax(1) if i % 2 else vector[:, :3].argmin(1)
         clients.append(({"image": image, "vector": vector}, label))
     return Federation.from_clients(clients, cluster=[i % 2 for i in range(len(sizes))])
+
+
+def soft_federation(sizes: list[int], seed: int = 0) -> Federation:
+    """The same with probabilities of the classes in place of labels."""
+    data = two_input_federation(sizes, seed)
+    return replace(data, train=replace(data.train, y=data.train.x["vector"][:, :3].softmax(1)))
 
 
 def two_input_task(dtype: torch.dtype = torch.float32) -> Classification:

@@ -34,14 +34,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import sqrt
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
 from coterie.algorithms.steps import Choice, ask_cluster
-from coterie.core.algorithm import Info, Serving, Start
+from coterie.core.algorithm import Info, Serving, Start, Traits
 from coterie.core.clients import Clients, Each, merge_answers, on_client
 from coterie.core.cohort import Cohort
 from coterie.core.fields import Cluster, Size, Update
@@ -67,6 +67,8 @@ class Upload(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class CFL(LocalTraining):
     """A cluster that is at rest while its clients still pull apart is split in two."""
+
+    traits: ClassVar[Traits] = Traits(models="models")
 
     eps1: float = setting(0.5, "a cluster rests if its mean update is shorter than this", above(0))
     eps2: float = setting(0.3, "its clients disagree if an update is longer than this", at_least(0))

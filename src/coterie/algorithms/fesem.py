@@ -35,7 +35,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -44,7 +44,7 @@ from coterie.algorithms import steps
 from coterie.algorithms.fedavg import FedAvg
 from coterie.algorithms.one_shot import OneShot, clustered_part, sample_clients
 from coterie.algorithms.steps import HeldOutLoss, held_out_loss, with_newcomers
-from coterie.core.algorithm import Info, Serving, Start
+from coterie.core.algorithm import Info, Serving, Start, Traits
 from coterie.core.clients import Clients, Each, on_client
 from coterie.core.cohort import Cohort
 from coterie.core.fields import Model, Size
@@ -71,6 +71,8 @@ class Upload(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class FeSEM(LocalTraining):
     """The server clusters the clients' models; members of a cluster train on from their mean."""
+
+    traits: ClassVar[Traits] = Traits(clusters="k", models="models")
 
     k: int = setting(2, "clusters K; 0: chosen on a sample of clients", at_least(0))
     pull: float = setting(0.0, "strength lambda of the local pull to the centre", at_least(0))

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from coterie import starts
 from coterie.algorithms import steps
-from coterie.core.algorithm import Info, Serving, Start
+from coterie.core.algorithm import Info, Serving, Start, Traits
 from coterie.core.clients import Clients, on_client
 from coterie.core.cohort import Cohort
 from coterie.core.fields import Cluster, Model, Size
@@ -55,6 +55,8 @@ class Upload(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class HypCluster(LocalTraining):
     """Clients choose the hypothesis with the lowest loss and train it; every sample counts."""
+
+    traits: ClassVar[Traits] = Traits(clusters="k", models="models")
 
     k: int = setting(2, "clusters", at_least(1))
     start: str = setting("farthest", "start policy", one_of(*starts.POLICIES))

@@ -35,7 +35,7 @@ from torch import Tensor
 from coterie import starts
 from coterie.algorithms import steps
 from coterie.algorithms.ifca_start import initial_models, initial_trunk
-from coterie.core.algorithm import Info, Serving, Start
+from coterie.core.algorithm import Info, Serving, Start, Traits
 from coterie.core.clients import Clients, Each, on_client
 from coterie.core.cohort import BestModel, Cohort
 from coterie.core.errors import SettingError
@@ -74,6 +74,8 @@ class Gradients(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class IFCA(LocalTraining):
     """Clients choose the cluster model with the lowest loss on their data and train it on."""
+
+    traits: ClassVar[Traits] = Traits(clusters="k", models="models")
 
     k: int = setting(2, "clusters", at_least(1))
     average: str = setting(

@@ -21,14 +21,14 @@ Differences from the paper
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from coterie.algorithms import steps
 from coterie.core import seeds
-from coterie.core.algorithm import REDRAWS, Info, Serving, Start
+from coterie.core.algorithm import REDRAWS, Info, Serving, Start, Traits
 from coterie.core.clients import Clients, Each, on_client
 from coterie.core.cohort import Cohort
 from coterie.core.errors import CoterieError, SettingError
@@ -60,6 +60,8 @@ class Upload(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class OneShot(LocalTraining):
     """Clients train alone, their models are clustered once, then each cluster has its FedAvg."""
+
+    traits: ClassVar[Traits] = Traits(clusters="k", models="models")
 
     k: int = setting(2, "clusters K", at_least(1))
     fits: int = setting(10, "local trainings before the clustering, as in rounds", at_least(1))

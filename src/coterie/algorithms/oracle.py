@@ -13,12 +13,12 @@ A client that never trained has no true cluster here; it takes the model with th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
 from coterie.algorithms import steps
-from coterie.core.algorithm import Info, Serving, Start
+from coterie.core.algorithm import Info, Serving, Start, Traits
 from coterie.core.clients import Clients, Each, on_client
 from coterie.core.cohort import Cohort
 from coterie.core.errors import DataError
@@ -41,6 +41,8 @@ class Upload(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class Oracle(LocalTraining):
     """FedAvg inside the true clusters, which no real method knows."""
+
+    traits: ClassVar[Traits] = Traits(models="models")
 
     weighting: str = weighting_setting()
 

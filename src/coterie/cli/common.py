@@ -7,17 +7,18 @@ import itertools
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from coterie.core.errors import CoterieError
+from coterie.core.names import file_name
 
 if TYPE_CHECKING:
-    from coterie.experiment.sweeps import Job
+    from coterie.experiment.sweeps import Job, SweepOutcome
 
 
 def new_folder(algorithm: str, federation: str) -> Path:
     """A new folder in runs/, named by time and what is run; no other run can have the same one."""
-    stem = f"{datetime.now():%Y-%m-%d-%H%M%S}-{algorithm}-{federation}"
+    stem = f"{datetime.now():%Y-%m-%d-%H%M%S}-{file_name(algorithm)}-{file_name(federation)}"
     for count in itertools.count(1):
         path = Path("runs") / (stem if count == 1 else f"{stem}-{count}")
         try:
@@ -40,7 +41,7 @@ def add_sweep_options(command: argparse.ArgumentParser, folder: str) -> None:
     add("--workers", type=int, default=0, metavar="N", help=workers)
 
 
-def run_sweep(title: str, jobs: Sequence[Job], workers: int, advice: str) -> list[dict[str, Any]]:
+def run_sweep(title: str, jobs: Sequence[Job], workers: int, advice: str) -> SweepOutcome:
     """Do the jobs and show how far they are; after Ctrl-C, say how the sweep is continued."""
     from coterie.cli.progress_bar import sweep_progress
     from coterie.experiment.sweeps import run_jobs

@@ -7,7 +7,8 @@ import shlex
 from typing import Any
 
 from coterie.cli.common import add_sweep_options, new_folder, run_sweep
-from coterie.core.errors import SettingError
+from coterie.core.errors import CoterieError, SettingError
+from coterie.core.names import short_name
 
 
 def add_compare(commands: Any) -> None:
@@ -30,17 +31,20 @@ def compare_command(options: argparse.Namespace) -> int:
     formats = [*TABLE_FORMATS, "csv"]
     if options.format not in formats:
         raise SettingError(f"--format must be one of {', '.join(formats)}, got {options.format}")
-    place = options.out or new_folder("compare", "-".join(comparison.algorithms))
+    place = options.out or new_folder("compare", "-".join(map(short_name, comparison.algorithms)))
     jobs = comparison.jobs(place)
     again = shlex.join(["coterie", "compare", *options.words, "--out", str(place)])
-    results = run_sweep("compare", jobs, options.workers, f"continue with: {again}")
+    results, failure = run_sweep("compare", jobs, options.workers, f"continue with: {again}")
     outcome = results_of_jobs(comparison, results)
-    written = write_page([job.folder for job in jobs], place / "report.html")
+    done = [job.folder for job, result in zip(jobs, results, strict=True) if result]
+    written = write_page(done, place / "report.html")
     if options.format == "csv":
         print(outcome.csv())
-        return 0
-    for federation in comparison.federations:
-        print(f"{federation}, {len(comparison.seeds)} seeds, mean ± standard deviation\n")
-        print(TABLE_FORMATS[options.format](*outcome.table(federation)) + "\n")
-    print(f"The runs are in {place}, the report is {written}")
+    else:
+        for federation in comparison.federations:
+            print(f"{federation}, {len(comparison.seeds)} seeds, mean ± standard deviation\n")
+            print(TABLE_FORMATS[options.format](*outcome.table(federation)) + "\n")
+        print(f"The runs are in {place}, the report is {written}")
+    if failure:
+        raise CoterieError(failure)
     return 0

@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 
+from coterie.core.names import short_name
+
 if TYPE_CHECKING:
     from coterie.experiment.run import Run
     from coterie.experiment.sweeps import Tell
@@ -141,7 +143,7 @@ def bytes_text(count: float) -> str:
 def outcome_text(run: Run) -> str:
     """The outcome of a run in a few lines."""
     result, numbers = run.result, run.metrics
-    names = f"{result['algorithm']} on {result['federation']}"
+    names = f"{short_name(result['algorithm'])} on {short_name(result['federation'])}"
     lines = [
         f"{names}: {result['rounds']} rounds, seed {result['seed']}, {result['seconds']:.1f} s"
     ]
@@ -150,14 +152,18 @@ def outcome_text(run: Run) -> str:
     if f"{prefix}accuracy_macro" in numbers:
         pooled, mean = numbers[f"{prefix}accuracy"], numbers[f"{prefix}accuracy_macro"]
         lines.append(f"  {kind}accuracy  {pooled:.2%} of samples, {mean:.2%} as mean of clients")
-    lines.append(f"  {kind}loss      {numbers[f'{prefix}loss']:.4g}")
+    if f"{prefix}loss" in numbers:
+        lines.append(f"  {kind}loss      {numbers[f'{prefix}loss']:.4g}")
+    count = len(run.federation)
+    if run.evaluation.scored < count and not run.federation.unseen:
+        lines.append(f"  scored    {run.evaluation.scored} of {count} clients")
     if "distance" in numbers:
         lines.append(
             f"  distance  {numbers['distance']:.4g} one to one, "
             f"{numbers['distance_nearest']:.4g} to the nearest truth"
         )
     clustered = run.clusters if run.labels is None else run.labels
-    sizes = [int((clustered == j).sum()) for j in range(int(clustered.max()) + 1)]
+    sizes = clustered[clustered >= 0].bincount().tolist()
     if run.evaluation.groups is not None:  # who is where is withheld
         sizes = run.evaluation.groups.sizes.tolist()
     what = "" if run.labels is None else " samples"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.cli.common import add_sweep_options, run_sweep
-from coterie.core.errors import SettingError
+from coterie.core.errors import CoterieError, SettingError
 
 
 def add_reproduce(commands: Any) -> None:
@@ -44,7 +44,7 @@ def reproduce_command(options: argparse.Namespace) -> int:
         file=sys.stderr,
     )
     jobs = recipe.jobs(mode, seeds, place, options.only)
-    results = run_sweep(recipe.name, jobs, options.workers, "the same command continues")
+    results, failure = run_sweep(recipe.name, jobs, options.workers, "the same command continues")
     numbers = recipe.numbers(mode, seeds, results, options.only)
     head, rows, orders = recipe.verdicts(numbers)
     print(markdown_table(head, rows))
@@ -52,4 +52,6 @@ def reproduce_command(options: argparse.Namespace) -> int:
     if recipe.notes:
         print("\n" + recipe.notes.strip())
     print(f"\nWritten to {recipe.save_numbers(mode, seeds, numbers)}; the runs are in {place}")
+    if failure:
+        raise CoterieError(failure)
     return 0

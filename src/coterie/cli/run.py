@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from coterie.cli.common import new_folder
 from coterie.core.errors import CoterieError, SettingError
+from coterie.core.names import short_name
 
 if TYPE_CHECKING:
     from coterie.experiment.plan import Plan
@@ -22,7 +23,8 @@ def add_run(commands: Any) -> None:
     names, example = "ALGORITHM FEDERATION key=value", "as in: ifca rotated-digits k=4"
     add("words", nargs="*", metavar=names, help=example)
     add("--out", type=Path, metavar="DIR", help="the run folder (default: a new one in runs/)")
-    add("--resume", type=Path, metavar="DIR", help="continue the interrupted run in DIR")
+    resume = "continue the run in DIR; rounds=N gives it another number of rounds"
+    add("--resume", type=Path, metavar="DIR", help=resume)
     add("--json", action="store_true", help="print one JSON object on stdout, nothing else")
     add("--shards", type=int, metavar="N", help="run the clients in N Ray actors (0: one per core)")
     add("--ray", default="", metavar="ADDRESS", help="of the Ray cluster to use, as in auto")
@@ -46,15 +48,14 @@ def run_command(options: argparse.Namespace) -> int:
         if not isinstance(run, Run):
             raise SettingError("several starts or values run in one process; leave out --shards")
         run.use_ray(options.shards or 0, options.ray)
+    algorithm, federation = short_name(plan.algorithm_name), short_name(plan.federation_name)
     if path is None:
-        path = new_folder(plan.algorithm_name, plan.federation_name)
+        path = new_folder(algorithm, federation)
     folder = run.use(path, resume=options.resume is not None)
-    progress = RunProgressBar(
-        f"{plan.algorithm_name} on {plan.federation_name}", run.settings.rounds, run.rounds
-    )
+    progress = RunProgressBar(f"{algorithm} on {federation}", run.settings.rounds, run.rounds)
     trackers = [make_tracker(word, path, run.rounds) for word in options.track]
 
-    def on_round(record: Record) -> None:
+    def on_round(record: Record, _: Run) -> None:
         progress.on_round(record)
         for tracker in trackers:
             tracker.round(record)
@@ -88,7 +89,9 @@ def find_plan(options: argparse.Namespace) -> tuple[Plan, Path | None, dict[str,
         if options.out is not None:
             raise SettingError("--resume continues in its own folder; leave out --out")
         config = RunFolder.existing(options.resume).config
-        return plan_again(config, options.words), options.resume, config
+        plan = plan_again(config, options.words)
+        now = {"settings": plan.values(), "command": plan.command}
+        return plan, options.resume, config | now
     if options.out is not None and not options.out.name:
         raise SettingError(f"--out must name a folder, got {str(options.out)!r}")
     plan = make_plan(options.words)

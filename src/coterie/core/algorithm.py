@@ -83,6 +83,10 @@ class Start:
                 return draw
         return None
 
+    def generator(self, purpose: str) -> torch.Generator:
+        """What the server draws from before the first round, by the seed and the purpose alone."""
+        return seeds.generator(self.seed, "server", purpose)
+
     def sample(self, round: int, at_least: int = 1) -> Clients:
         """The clients that take part in a round before the first, or more if that is too few."""
         return self.sampler.sample(round, at_least)
@@ -90,6 +94,27 @@ class Start:
     def all_clients(self) -> Clients:
         """All clients, before the first round."""
         return self.sample(0, at_least=self.clients)
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What an algorithm is like, as far as its users and `coterie.checks` rely on it.
+
+    An algorithm declares it in its class: `traits: ClassVar[Traits] = Traits(clusters="k")`.
+    """
+
+    clusters: str = ""  # the setting that says how many clusters there are; empty: there is none
+    # The field of its state with the models of clusters [k, ...], of which those of clusters in
+    # which nobody trained stay as they are; empty: nothing of the kind is promised.
+    models: str = ""
+    soft: bool = False  # whether clients are served mixtures of models
+    draws: bool = True  # whether it draws, its first models or others, so that seeds matter
+
+
+def traits_of(algorithm: object) -> Traits:
+    """The traits that an algorithm declares; those of one that declares none."""
+    found: Traits = getattr(algorithm, "traits", Traits())
+    return found
 
 
 class Info(NamedTuple):
@@ -136,7 +161,7 @@ class Algorithm(Protocol[State]):
     """A method of federated learning. Its settings are the fields of a frozen dataclass.
 
     It may name its task, `task(default, federation) -> Task`: what it learns on a federation where
-    others would learn `default`.
+    others would learn `default`. It may declare its `traits`.
     """
 
     def init(self, start: Start) -> State: ...

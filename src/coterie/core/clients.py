@@ -213,6 +213,9 @@ class Clients(Protocol):
     def only(self, ids: Tensor) -> Clients:
         """The same clients, narrowed to `ids`."""
 
+    def generator(self, purpose: str) -> torch.Generator:
+        """What the server draws from in this round, by the round and the purpose alone."""
+
     @overload
     def run(
         self, step: Callable[..., Upload], *, fold: None = None, **message: Any

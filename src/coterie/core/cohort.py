@@ -20,48 +20,12 @@ from coterie.core.batches import batches_of_clients
 from coterie.core.errors import CoterieError, CoterieWarning
 from coterie.core.kernel import ClientSeeds, Descent, Kernel, Minimisation, Objective, StepRule
 from coterie.core.layout import keeps_statistics
+from coterie.core.rows import Rows, nan_to_inf
 from coterie.core.samples import as_batch
 from coterie.core.task import Task
 from coterie.tensors.devices import CPU
 from coterie.tensors.lazy import dense, select_rows, to_device
 from coterie.tensors.optimizers import clip_norms
-
-
-class Rows(NamedTuple):
-    """Samples of a cohort, padded to the longest client; padding never changes a result."""
-
-    x: Any  # [m, n, ...]; `Indexed` (core/samples.py) where a sample is more than one tensor
-    y: Any  # [m, n], with further axes where a target has some; `Indexed` for sequences of targets
-    size: Tensor  # [m] rows that count; those behind them are padding
-
-    @property
-    def mask(self) -> Tensor:
-        """Which rows count, [m, n]."""
-        return torch.arange(self.y.shape[1], device=self.size.device) < self.size[:, None]
-
-    def weights(self, dtype: torch.dtype, count: Tensor | None = None) -> Tensor:
-        """What each row counts in its client's mean, [m, n].
-
-        The mean is over `count` [m] rows if these are only some of them.
-        """
-        return self.mask.to(dtype) / (self.size if count is None else count)[:, None]
-
-    def take(self, rows: Tensor) -> Rows:
-        """The rows numbered `rows` [m, b] of each client; all of them count."""
-        client = torch.arange(len(rows), device=rows.device)[:, None]
-        size = torch.full_like(self.size, rows.shape[1])
-        return Rows(self.x[client, rows], self.y[client, rows], size)
-
-    def row_range(self, begin: int, end: int) -> Rows:
-        """The rows from `begin` up to `end` of each client, without a copy."""
-        rows = slice(begin, end)
-        return Rows(self.x[:, rows], self.y[:, rows], self.size.clamp(begin, end) - begin)
-
-    def client_blocks(self, size: int) -> Iterator[tuple[slice, Rows]]:
-        """Blocks of `size` clients: which clients they are, and their rows."""
-        for begin in range(0, len(self.y), size):
-            clients = slice(begin, begin + size)
-            yield clients, Rows(*(part[clients] for part in self))
 
 
 class BestModel(NamedTuple):
@@ -148,7 +112,7 @@ class Cohort:
         return self._rows.mask
 
     def generators(self, purpose: str) -> list[torch.Generator]:
-        """A generator for each client, m of them, on the CPU.
+        """A generator for each client, m of them, on the CPU (draw with device="cpu").
 
         What it draws depends on the step, the client and the purpose alone: a client draws the same
         in any company. Asked again for the same purpose in the same step, it begins anew.
@@ -425,7 +389,7 @@ class Cohort:
                 f"the weights of samples must be {shapes}, got {list(weights.shape)}"
             )
         mask = self.mask.view(*plain, *(1 for _ in weights.shape[2:]))
-        return torch.where(mask, weights.to(models.dtype), 0.0)
+        return torch.where(mask, weights.to(self._device, models.dtype), 0.0)
 
     def _for_each_model(
         self,
@@ -548,11 +512,6 @@ class Cohort:
     def keep(self, name: str, value: Tensor) -> None:
         """Let each client keep its row of `value` [m, ...] until a later round."""
         self._memory.keep(name, self._ids, to_device(value, CPU))
-
-
-def nan_to_inf(losses: Tensor) -> Tensor:
-    """Losses with infinity for those that are not a number."""
-    return losses.nan_to_num(nan=torch.inf, posinf=torch.inf)
 
 
 def warn_of_statistics(task: Task) -> None:

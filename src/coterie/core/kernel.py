@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from coterie.core import seeds
 from coterie.core.errors import SettingError, did_you_mean
+from coterie.core.rows import Rows
 from coterie.tensors.optimizers import OPTIMIZERS
-
-if TYPE_CHECKING:
-    from coterie.core.cohort import Rows
 
 # (call, x, y, generator) -> what a client minimises, a scalar; see `Cohort.minimise`
 Objective = Callable[[Callable[..., Any], Tensor, Tensor, torch.Generator], Tensor]

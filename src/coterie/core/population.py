@@ -11,8 +11,10 @@ from collections.abc import Callable
 from copy import copy
 from typing import Any, Literal, Protocol, get_type_hints
 
+import torch
 from torch import Tensor
 
+from coterie.core import seeds
 from coterie.core.clients import (
     Call,
     Each,
@@ -103,6 +105,10 @@ class RoundClients:
         narrowed = copy(self)
         narrowed.ids = ids.sort().values
         return narrowed
+
+    def generator(self, purpose: str) -> torch.Generator:
+        """What the server draws from in this round, by the round and the purpose alone."""
+        return seeds.generator(*self._address, "server", purpose)
 
     def through(
         self, *channel: Filter, listener: Listener | None = None, withheld: bool = False

@@ -30,6 +30,8 @@ class MetricSums:
 
     def add(self, places: Tensor, scores: Tensor) -> None:
         """Add the sums [c, s] of the clients at `places` [c]."""
+        if not len(places):
+            return
         sums = scores.sum(0)
         self.total = sums if self.total is None else self.total + sums
         for name, values in self.task.metrics(scores).items():
@@ -38,8 +40,12 @@ class MetricSums:
             self.client_metrics[name][places] = values
 
     def finish(self) -> TaskMetrics:
-        """The metrics of all that was added; a loss has no mean over clients."""
-        assert self.total is not None, "nobody was scored"
+        """The metrics of all that was added; a loss has no mean over clients.
+
+        There are none where nobody was scored.
+        """
+        if self.total is None:
+            return TaskMetrics({}, {})
         pooled = self.task.metrics(self.total[None])
         metrics = {name: float(value) for name, value in pooled.items()}
         for name, values in self.client_metrics.items():

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from coterie.core import seeds
-from coterie.core.cohort import Rows
 from coterie.core.errors import DataError, SettingError
+from coterie.core.rows import Rows
 from coterie.core.sample_kinds import numbers_per_sample, stored_tensors
 from coterie.core.samples import place_rows, view_rows
 from coterie.data.client_samples import Parts, read_clients, sequence_parts, store_clients

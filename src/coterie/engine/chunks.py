@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from coterie.core.cohort import Rows
+from coterie.core.rows import Rows
 from coterie.core.task import Task
 from coterie.tensors.devices import CPU, working_bytes
 from coterie.tensors.threads import most_threads

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from coterie.core.clients import Call, Each, Fold, Replies
-from coterie.core.cohort import Cohort, Memory, Rows
+from coterie.core.cohort import Cohort, Memory
 from coterie.core.errors import CoterieError
 from coterie.core.kernel import Kernel
 from coterie.core.population import Purpose, RoundClients
+from coterie.core.rows import Rows
 from coterie.core.samples import Indexed
 from coterie.core.task import Task
 from coterie.data.federation import Samples

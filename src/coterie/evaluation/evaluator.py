@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,39 +104,52 @@ class Evaluator:
         }
 
     def train_loss(self, serving: Serving) -> float:
-        """The mean loss over all training samples."""
-        return self.scorer.score(serving, "train").summary.metrics["loss"]
+        """The mean loss over all training samples; infinite where nobody was scored."""
+        return self.scorer.score(serving, "train").summary.metrics.get("loss", math.inf)
 
     def map(self, serving: Serving) -> tuple[str, Tensor]:
-        """What the map is drawn from, and a point for each of the serving's clients, [m, 2].
+        """What the map is drawn from, and a point for each client that trains, [m, 2].
 
-        A client that did not answer is in the middle.
+        The point of a client that is not served or did not answer is NaN.
         """
+        count = len(self.federation)
+        if bool((serving.ids >= count).any()):  # these are others; all that train are placed
+            everyone = torch.arange(count)
+            serving = serving._replace(ids=everyone, cluster=torch.zeros_like(everyone))
+        points = torch.full((count, 2), math.nan, dtype=torch.float64)
         ids, rows = self.scorer.map_rows(serving)
-        what, placed = place_clients(rows, compares_losses(serving))
-        points = placed.mean(0).repeat(len(self.federation), 1)
-        points[ids] = placed
-        return what, points[serving.ids]
+        if not len(ids):
+            return "", points
+        what, points[ids] = place_clients(rows, compares_losses(serving))
+        return what, points
 
     def tables(self, serving: Serving, evaluation: Evaluation) -> dict[str, Any]:
-        """The clients one by one, as columns: those that trained, and unseen ones if any."""
+        """The clients one by one, as columns: those that trained, and unseen ones if any.
+
+        Every client has its row; what is not known of it is None.
+        """
         if serving.choose is not None:
             return self._tables_of_nobody()
         what, points = self.map(serving)
+        count, tested = len(self.federation), evaluation.summary.clients
         sizes, names = self.scorer.sizes("train"), self.federation.clients
-        clients = client_columns(serving, serving.ids, sizes, self.federation.cluster, names)
-        clients["loss"] = self.scorer.score(serving, "train").summary.clients["loss"].tolist()
-        clients["x"], clients["y"] = points[:, 0].tolist(), points[:, 1].tolist()
-        tested = {name: values.tolist() for name, values in evaluation.summary.clients.items()}
+        clients = client_columns(serving, 0, sizes, self.federation.cluster, names)
+        trained = self.scorer.score(serving, "train")
+        losses = trained.summary.clients.get("loss", torch.zeros(0))
+        clients["loss"] = fill_column(trained.serving.ids, losses, count)
+        for name, values in zip("xy", points.T.tolist(), strict=True):
+            clients[name] = [None if math.isnan(value) else value for value in values]
         clients["accuracy"] = None
         unseen = None
         if self.federation.unseen and evaluation.serving.adapt is None:
-            rows = evaluation.serving.ids - len(self.federation)
             sizes, true = self.scorer.sizes("test"), self.federation.test_cluster
-            unseen = client_columns(evaluation.serving, rows, sizes, true)
-            unseen |= {"accuracy": tested.get("accuracy"), "loss": tested["loss"]}
+            unseen = client_columns(evaluation.serving, count, sizes, true)
+            rows = evaluation.serving.ids - count
+            unseen["accuracy"] = fill_column(rows, tested.get("accuracy"), len(sizes))
+            unseen["loss"] = fill_column(rows, tested.get("loss", torch.zeros(0)), len(sizes))
         elif self.scorer.tested:
-            clients["accuracy"] = tested.get("accuracy")
+            ids = evaluation.serving.ids
+            clients["accuracy"] = fill_column(ids, tested.get("accuracy"), count)
         tables = {"map": what, "clients": clients, "test_clients": unseen}
         if evaluation.samples is not None:
             k = len(evaluation.serving.models)
@@ -185,25 +199,45 @@ class Evaluator:
                 "models that clients make for themselves can be tested on other clients only "
                 "where the true clusters are known"
             )
-        peers = torch.empty_like(serving.ids)
+        peers = torch.empty(len(true), dtype=torch.long)
         for j in sorted(set(true.tolist())):
             mine = torch.nonzero(true == j).flatten()
             theirs = len(self.federation) + torch.nonzero(other == j).flatten()
             if len(theirs) == 0:
                 raise DataError(f"true cluster {j} has no test client to test its models on")
             peers[mine] = theirs[torch.arange(len(mine)) % len(theirs)]
-        return peers
+        return peers[serving.ids]
 
 
 def client_columns(
-    serving: Serving, rows: Tensor, sizes: Tensor, true: Tensor | None, names: tuple[str, ...] = ()
+    serving: Serving, first: int, sizes: Tensor, true: Tensor | None, names: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """The columns that every table of clients has; `rows` are those of clients in `sizes` [m]."""
+    """The columns that every table of clients has.
+
+    It has a row for each of the clients with `sizes` [m], whose ids begin with `first`.
+    """
+    count, known = len(sizes), serving.cluster >= 0
     return {
-        "client": serving.ids.tolist(),
-        "name": [names[i] for i in serving.ids.tolist()] if names else None,
-        "samples": sizes[rows].tolist(),
-        "cluster": serving.cluster.tolist(),
-        "shares": None if serving.mixture is None else serving.mixture.tolist(),
-        "true": None if true is None else true[rows].tolist(),
+        "client": list(range(first, first + count)),
+        "name": list(names) if names else None,
+        "samples": sizes.tolist(),
+        "cluster": fill_column((serving.ids - first)[known], serving.cluster[known], count),
+        "shares": fill_column(serving.ids - first, serving.mixture, count),
+        "true": None if true is None else true.tolist(),
     }
+
+
+def fill_column(rows: Tensor, values: Tensor | None, count: int) -> list[Any] | None:
+    """A column of `count` values: those at `rows` [a] are given [a], all others are None.
+
+    There is no column if there are no values, as of the accuracy where nothing is classified.
+
+    >>> fill_column(torch.tensor([0, 2]), torch.tensor([5, 7]), 3)
+    [5, None, 7]
+    """
+    if values is None:
+        return None
+    column: list[Any] = [None] * count
+    for row, value in zip(rows.tolist(), values.tolist(), strict=True):
+        column[row] = value
+    return column

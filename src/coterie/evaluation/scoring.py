@@ -10,7 +10,6 @@ from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from coterie.core.algorithm import Serving
 from coterie.core.cohort import Cohort
@@ -41,10 +40,15 @@ class ClusterSummary(NamedTuple):
 class Evaluation(NamedTuple):
     """Which model serves which client, and how well."""
 
-    serving: Serving
+    serving: Serving  # of the clients that were scored
     summary: TaskMetrics
     samples: SampleClusters | None = None
     groups: ClusterSummary | None = None  # where single clients are withheld
+
+    @property
+    def scored(self) -> int:
+        """How many clients were scored; metrics are those of these clients."""
+        return len(self.serving.ids)
 
 
 class Scorer(Protocol):
@@ -72,7 +76,7 @@ class Scorer(Protocol):
         """Every model in use: [k, d], or one for each client that adapts its model, if known."""
 
     def sample_labels(self, serving: Serving) -> Tensor | None:
-        """The cluster of every training sample, [N]; None where clients are clustered."""
+        """The cluster of every training sample, [N], -1 unknown; None if clients are clustered."""
 
     def map_rows(self, serving: Serving) -> tuple[Tensor, Tensor]:
         """Ids of training clients, increasing, and the losses or gradients that place them."""
@@ -118,6 +122,10 @@ class SimulatedScorer:
         samples_of = ids if samples_of is None else samples_of
         sizes = on.samples.sizes[on.locate(samples_of)]
         sums = MetricSums(on.task, len(ids))
+        if not len(ids):
+            nothing = torch.arange(0)
+            samples = None if serving.label is None else SampleClusters(nothing, nothing, nothing)
+            return Evaluation(serving, sums.finish(), samples)
         labels: dict[int, tuple[Tensor, Tensor]] = {}  # place -> found and true ones
         for chunk in on.chunking.cut(sizes):
             cohort = on.cohort(samples_of[chunk], 0, (on.seed, "score"))
@@ -148,7 +156,13 @@ class SimulatedScorer:
 
     def sample_labels(self, serving: Serving) -> Tensor | None:
         samples = None if serving.label is None else self.score(serving, "train").samples
-        return None if samples is None else samples.found
+        if samples is None:
+            return None
+        sizes = self.sizes("train")
+        served = torch.isin(torch.arange(len(sizes)), serving.ids).repeat_interleave(sizes)
+        labels = torch.full((len(served),), -1)
+        labels[served] = samples.found
+        return labels
 
     def map_rows(self, serving: Serving) -> tuple[Tensor, Tensor]:
         by_loss, seed = compares_losses(serving), self.train.seed
@@ -158,6 +172,8 @@ class SimulatedScorer:
             rows = self.train.on_device(losses_or_gradients, cohort, serving.models, seed, by_loss)
             chunks.append(to_device(rows, CPU))
             order.append(ids)
+        if not chunks:
+            return serving.ids, torch.zeros(0, 0)
         return serving.ids, torch.cat(chunks)[torch.cat(order).argsort()]
 
     def _simulator(self, part: str) -> Simulator:
@@ -193,7 +209,7 @@ def withhold_clients(evaluation: Evaluation, serving: Serving) -> Evaluation:
 def cluster_summary(evaluation: Evaluation) -> ClusterSummary:
     """The clients of every cluster, and the mean over them of each metric of single clients."""
     serving, clients = evaluation.serving, evaluation.summary.clients
-    member = one_hot(serving.cluster, len(serving.models)).double()  # [m, k]
+    member = (serving.cluster[:, None] == torch.arange(len(serving.models))).double()  # [m, k]
     sizes = member.sum(0)
     means = {n: value.double() @ member / sizes.clamp_min(1) for n, value in clients.items()}
     return ClusterSummary(sizes.long(), means)

@@ -88,11 +88,15 @@ def run_fingerprint(
     federation: Federation,
     initial: Tensor | None = None,
 ) -> str:
-    """What a checkpoint must agree on: algorithm, settings, data, network and first models."""
+    """What a checkpoint must agree on: algorithm, settings, data, network and first models.
+
+    Not the number of rounds: a run may be given more of them.
+    """
+    fixed = {n: value for n, value in identifying_settings(settings).items() if n != "rounds"}
     what: list[Any] = [
         type(algorithm).__name__,
         identifying_settings(algorithm),
-        identifying_settings(settings),
+        fixed,
         [task.layout.names, task.layout.shapes],
         [samples_fingerprint(part) for part in (federation.train, federation.test)],
     ]

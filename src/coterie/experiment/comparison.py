@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from coterie.core.errors import SettingError, did_you_mean
+from coterie.core.names import file_name
 from coterie.evaluation.significance import ComparisonResults
+from coterie.experiment.checkpoint import json_digest
 from coterie.experiment.plan import Owners, find_owners, names_a_file
 from coterie.experiment.settings import setting_names
 from coterie.experiment.sweeps import Job
@@ -39,6 +42,9 @@ class Comparison:
                 "coterie compare ifca,fedavg,local rotated-digits seeds=3"
             )
         algorithms, federations = (tuple(filter(None, name.split(","))) for name in names)
+        for name, times in Counter([*algorithms, *federations]).items():
+            if times > 1:
+                raise SettingError(f"{name} is in the comparison twice")
         pairs = dict(word.split("=", 1) for word in words if "=" in word)
         count = pairs.pop("seeds", str(DEFAULT_SEEDS))
         if not count.isdecimal() or int(count) < 1:
@@ -72,12 +78,13 @@ class Comparison:
 
     def jobs(self, folder: Path) -> list[Job]:
         """Every run of the comparison, each in its own folder inside `folder`."""
+        places = part_names(self.federations)
         return [
             Job((algorithm, federation, *self._own(algorithm, federation), f"seed={seed}"), place)
             for federation in self.federations
             for algorithm in self.algorithms
             for seed in self.seeds
-            for place in [folder / f"{Path(federation).stem}-{algorithm}-{seed}"]
+            for place in [folder / f"{places[federation]}-{file_name(algorithm)}-{seed}"]
         ]
 
     def _own(self, algorithm: str, federation: str) -> Iterable[str]:
@@ -101,13 +108,35 @@ class Comparison:
         return values
 
 
-def results_of_jobs(comparison: Comparison, results: Sequence[dict[str, Any]]) -> ComparisonResults:
-    """The results of the jobs of a comparison, in their order."""
+def part_names(federations: Sequence[str]) -> dict[str, str]:
+    """Federations as parts of folders' names: their own, or those of files without the ending.
+
+    Files of one name are told apart by a digest of their paths.
+    """
+    names = {
+        each: file_name(Path(each).stem if names_a_file(each) else each) for each in federations
+    }
+    counts = Counter(names.values())
+    return {
+        each: name if counts[name] == 1 else f"{name}-{json_digest(str(Path(each).absolute()))[:8]}"
+        for each, name in names.items()
+    }
+
+
+def results_of_jobs(
+    comparison: Comparison, results: Sequence[dict[str, Any] | None]
+) -> ComparisonResults:
+    """The results of the jobs of a comparison, in their order; None is one that failed."""
     pending = iter(results)
     return ComparisonResults(
         {
             federation: {
-                algorithm: {seed: next(pending)["metrics"] for seed in comparison.seeds}
+                algorithm: {
+                    seed: result["metrics"]
+                    for seed in comparison.seeds
+                    for result in [next(pending)]
+                    if result
+                }
                 for algorithm in comparison.algorithms
             }
             for federation in comparison.federations

@@ -12,6 +12,8 @@
 Every file but rounds.jsonl is replaced as a whole. A line that a killed run left unfinished there,
 or that is newer than the checkpoint, is cut off when the run is resumed. Unless the settings say
 after which rounds there is a checkpoint, there are as many as take a small share of the time.
+
+Who writes to the folder has locked it. The lock ends with its process, and reading needs none.
 """
 
 from __future__ import annotations
@@ -19,18 +21,29 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from coterie.core.errors import CheckpointError, CoterieError
+from coterie.core.errors import CheckpointError, CoterieError, SettingError
 from coterie.experiment.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from coterie.experiment.settings import RunSettings
-from coterie.files import flush, remove_unfinished, to_json, write_text
+from coterie.files import (
+    LOCK,
+    FolderLock,
+    flush,
+    lock_owner,
+    remove_unfinished,
+    to_json,
+    write_text,
+)
 from coterie.report.run_page import render_run
 
 SAVING_SHARE = 0.05  # of the time of a run, where the settings leave open when to save
+OUTCOME = ("result.json", "clients.json", "pictures.json", "report.html")
 
 Record = dict[str, Any]  # what a round leaves, one line of rounds.jsonl
 
@@ -43,15 +56,21 @@ class RunFolder:
         self._saved = 0.0  # when there was last a checkpoint, and how long that took
         self._saving = 0.0
         self.rounds_saved = 0  # rounds that the last checkpoint holds
+        self._lock: FolderLock | None = None
 
     @classmethod
     def open(cls, path: Path, config: dict[str, Any], *, resume: bool) -> RunFolder:
-        """A new run folder, or that of a run which is to be resumed."""
-        return cls.existing(path) if resume else cls.create(path, config)
+        """A new run folder, or that of a run which is to be resumed; locked."""
+        if not resume:
+            return cls.create(path, config)
+        folder = cls.existing(path)
+        folder.lock()
+        remove_unfinished(path)
+        return folder
 
     @classmethod
     def create(cls, path: Path, config: dict[str, Any]) -> RunFolder:
-        """A new run folder with its configuration; refuse one that is in use or cannot be made."""
+        """A new run folder with its configuration, locked; refuse one that cannot be made."""
         if (path / "config.json").exists():
             raise CoterieError(
                 f"{path} already holds a run; `coterie run --resume {path}` continues it"
@@ -59,7 +78,9 @@ class RunFolder:
         folder = cls(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            if any(path.iterdir()):
+            folder.lock()
+            if any(entry.name != LOCK for entry in path.iterdir()):
+                folder.unlock()
                 raise CoterieError(f"the run folder {path} must be new or empty")
             folder.write("config.json", config)
         except OSError as error:
@@ -75,8 +96,49 @@ class RunFolder:
         """The folder of a run that was begun before."""
         if not (path / "config.json").is_file():
             raise CoterieError(f"{path} is not a run folder: it has no config.json")
-        remove_unfinished(path)
         return cls(path)
+
+    def lock(self) -> None:
+        """Keep the folder to this run, until `unlock` or the end of the process."""
+        if self._lock is not None:
+            return
+        try:
+            self._lock = lock = FolderLock(self.path)
+        except BlockingIOError:
+            owner = lock_owner(self.path)
+            raise CoterieError(
+                f"the run folder {self.path} is in use by another run"
+                f"{f' (process {owner})' if owner else ''}; wait for it, or end it"
+            ) from None
+        except OSError as error:
+            raise CoterieError(
+                f"cannot write to the run folder {self.path}: {error.strerror}"
+            ) from error
+        weakref.finalize(self, lock.release)
+
+    def unlock(self) -> None:
+        """Let another run use the folder."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep the folder to this run for a while."""
+        self.lock()
+        try:
+            yield
+        finally:
+            self.unlock()
+
+    @contextmanager
+    def unlocked_after_error(self) -> Iterator[None]:
+        """Unlock the folder if what is done inside fails."""
+        try:
+            yield
+        except BaseException:
+            self.unlock()
+            raise
 
     @property
     def config(self) -> dict[str, Any]:
@@ -95,6 +157,7 @@ class RunFolder:
 
     def discard(self) -> None:
         """Remove the files of a run that could not begin, and the folder if it is empty then."""
+        self.unlock()
         for name in ("config.json", "rounds.jsonl"):
             (self.path / name).unlink(missing_ok=True)
         if not any(self.path.iterdir()):
@@ -126,19 +189,53 @@ class RunFolder:
         self._saved = time.monotonic()
         self._saving = self._saved - began
 
-    def restore(self, run: str) -> tuple[Checkpoint, list[Record]] | None:
-        """The checkpoint and the lines of the rounds before it; None if there is none yet."""
-        if not (self.path / "checkpoint.safetensors").exists():
+    def keep_warnings(self, run: str, warnings: list[str]) -> None:
+        """Add warnings of a round that failed to the checkpoint of the rounds before it."""
+        path = self.path / "checkpoint.safetensors"
+        # The error of that round is what is raised, whatever becomes of this.
+        with suppress(OSError, CheckpointError):
+            if warnings and path.exists():
+                checkpoint = load_checkpoint(path, run)
+                kept = [*checkpoint.notes["warnings"], *warnings]
+                notes = {**checkpoint.notes, "warnings": kept}
+                save_checkpoint(path, checkpoint._replace(notes=notes))
+
+    def remove_outcome(self) -> None:
+        """Remove what was said of the outcome: the run goes on."""
+        for name in OUTCOME:
+            (self.path / name).unlink(missing_ok=True)
+
+    def restore(self, run: str, config: dict[str, Any]) -> tuple[Checkpoint, list[Record]] | None:
+        """The checkpoint and the lines of the rounds before it; None if there is none yet.
+
+        A run may go on with another number of rounds than before; config.json then says so.
+        """
+        checkpoint, lines = None, []
+        if (self.path / "checkpoint.safetensors").exists():
+            checkpoint = load_checkpoint(self.path / "checkpoint.safetensors", run)
+            lines = self._cut_rounds(checkpoint.rounds, config["settings"]["rounds"])
+        else:
             (self.path / "rounds.jsonl").unlink(missing_ok=True)
-            return None
-        checkpoint = load_checkpoint(self.path / "checkpoint.safetensors", run)
+        before, rounds = self.config, config["settings"]["rounds"]
+        if before["settings"]["rounds"] != rounds:
+            settings = {**before["settings"], "rounds": rounds}
+            changed = {"settings": settings, "command": config["command"]}
+            self.write("config.json", before | changed)
+        return None if checkpoint is None else (checkpoint, lines)
+
+    def _cut_rounds(self, done: int, wanted: int) -> list[Record]:
+        """The lines of the rounds that a checkpoint holds; refuse to end before them."""
+        if wanted < done:
+            raise SettingError(
+                f"`rounds` of a resumed run must be at least the rounds that are done, {done}, "
+                f"got {wanted}"
+            )
 
         def is_record(number: int, line: Any) -> bool:
             return line["round"] == number and isinstance(line["seconds"], float)
 
-        rounds = self.rounds_saved = checkpoint.rounds
-        lines = self.cut_lines("rounds.jsonl", rounds, "before the checkpoint", is_record)
-        return checkpoint, lines
+        self.rounds_saved = done
+        return self.cut_lines("rounds.jsonl", done, "before the checkpoint", is_record)
 
     def cut_lines(
         self, name: str, rounds: int, which: str, is_whole: Callable[[int, Any], bool]

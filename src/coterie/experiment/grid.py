@@ -15,7 +15,7 @@ import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from torch import Tensor
 
 from coterie.core.algorithm import Algorithm
 from coterie.core.errors import CoterieError, CoterieWarning, SettingError
+from coterie.core.sampling import Sampling
 from coterie.core.task import Task
 from coterie.data.federation import Federation
 from coterie.engine.copies.lockstep import LockstepClients, LockstepThreads
@@ -32,9 +33,11 @@ from coterie.evaluation.evaluator import Evaluator
 from coterie.evaluation.scoring import SimulatedScorer, first_test_id
 from coterie.experiment.checkpoint import Checkpoint, json_digest
 from coterie.experiment.folder import Record, RunFolder
+from coterie.experiment.health import recorded_warnings
 from coterie.experiment.initial import Initial
 from coterie.experiment.participants import OnReply
-from coterie.experiment.run import OnRound, Run, run_config
+from coterie.experiment.run import OnRound, Run
+from coterie.experiment.run_result import run_config
 from coterie.experiment.settings import RunSettings, grid_text, setting_names
 from coterie.files import to_json, write_text
 from coterie.registry import algorithm_name
@@ -84,9 +87,11 @@ class Grid:
         config: dict[str, Any] | None = None,
         *,
         initial: Initial | None = None,
+        sampling: Sampling | None = None,
     ) -> None:
         self.settings = settings
         self.initial = initial
+        self.sampling = sampling
         self.values = values
         texts = {name: grid_text(several) for name, several in values.items()}
         whole = {**asdict(algorithm), **asdict(settings), **texts}  # type: ignore[call-overload]
@@ -127,6 +132,7 @@ class Grid:
             evaluator=Evaluator(algorithm, federation, scorer, self.settings.protocol),
             lockstep=True,
             initial=self.initial,
+            sampling=self.sampling,
         )
 
     @property
@@ -140,44 +146,66 @@ class Grid:
         return max(copy.run.rounds for copy in self.copies)
 
     def use(self, path: Path, *, resume: bool = False) -> RunFolder:
-        """Leave files in a new folder, or go on from those of an interrupted run."""
-        self.folder = folder = RunFolder.open(path, self.config, resume=resume)
-        before = folder.restore(self.fingerprint) if resume else None
-        if before is not None:
-            self._restore(before[0], folder)
+        """Leave files in a new folder, or go on from those of an earlier run."""
+        folder = RunFolder.open(path, self.config, resume=resume)
+        with folder.unlocked_after_error():
+            before = folder.restore(self.fingerprint, self.config) if resume else None
+            if before is not None:
+                self._restore(before[0], folder)
+        self.folder = folder
         return folder
 
     def complete(self, on_round: OnRound | None = None, on_reply: OnReply | None = None) -> Run:
-        """Do the rounds that are left; the copy with the lowest training loss."""
-        with closing(self.threads), adaptive_threads(self.settings.threads):
-            first = self.live[0].run
-            first.training.participants.on_reply = on_reply
+        """Do the rounds that are left; the copy with the lowest training loss.
+
+        `on_round` is called with the first copy that goes on, which can stop all.
+        """
+        first = self.live[0].run
+        first.training.participants.on_reply = on_reply
+        first.stopped, error = False, None
+        locked = nullcontext() if self.folder is None else self.folder.locked()
+        with locked, closing(self.threads), adaptive_threads(self.settings.threads):
             if first.state is None:
-                try:
-                    self._all(lambda copy: copy.run.training.begin())
-                except CoterieError:
-                    if self.folder is not None:
-                        self.folder.discard()
-                    raise
-                self._save_checkpoint()
-            while self.rounds < self.settings.rounds:
-                self._all(lambda copy: copy.run.training.do_round())
-                record = self.live[0].run.records[-1]
-                for copy in self.live:
-                    if not copy.run.training.health.finite:
-                        copy.diverged = copy.run.rounds
-                self._append(record)
-                if not self.live:
-                    raise CoterieError(
-                        f"all {len(self.copies)} copies have diverged by round {self.rounds}; "
-                        "a smaller lr may help"
-                    )
-                if on_round is not None:
-                    on_round(record)
-            self._all(Copy.evaluate)
-            best = min(self.live, key=lambda copy: copy.train_loss)
-            self._choose(best)
-            return best.run
+                self._begin()
+            if self.folder is not None and self.rounds < self.settings.rounds:
+                self.folder.remove_outcome()
+            while self.rounds < self.settings.rounds and not first.stopped:
+                self._do_round()
+                first = self.live[0].run
+                error = first.tell(on_round, first.records[-1])
+            try:
+                return self._end()
+            finally:
+                if error is not None:
+                    raise error
+
+    def _begin(self) -> None:
+        try:
+            self._all(lambda copy: copy.run.training.begin())
+        except CoterieError:
+            if self.folder is not None:
+                self.folder.discard()
+            raise
+        self._save_checkpoint()
+
+    def _do_round(self) -> None:
+        self._all(lambda copy: copy.run.training.do_round())
+        record = self.live[0].run.records[-1]
+        for copy in self.live:
+            if not copy.run.training.health.finite:
+                copy.diverged = copy.run.rounds
+        self._append(record)
+        if not self.live:
+            raise CoterieError(
+                f"all {len(self.copies)} copies have diverged by round {self.rounds}; "
+                "a smaller lr may help"
+            )
+
+    def _end(self) -> Run:
+        self._all(Copy.evaluate)
+        best = min(self.live, key=lambda copy: copy.train_loss)
+        self._choose(best)
+        return best.run
 
     @cached_property
     def fingerprint(self) -> str:
@@ -187,17 +215,21 @@ class Grid:
 
     def _all(self, job: Callable[[Copy], object]) -> None:
         """Do something with every copy that goes on, in step."""
-        live = self.live
-        with warnings.catch_warnings(record=True, action="always") as caught:
-            self.threads.run([partial(job, copy) for copy in live])
-        for warning in caught:
-            text = str(warning.message)
-            if not issubclass(warning.category, CoterieWarning):
-                warnings.warn_explicit(text, warning.category, warning.filename, warning.lineno)
-            elif not any(
-                text in known for known in (self.warnings, *(copy.run.warnings for copy in live))
-            ):
-                self.warnings.append(text)
+        live, known = self.live, len(self.warnings)
+
+        def record(text: str) -> bool:
+            """What every copy says is said once."""
+            new = text not in self.warnings
+            self.warnings += [text] if new else []
+            return new
+
+        try:
+            with recorded_warnings(record):
+                self.threads.run([partial(job, copy) for copy in live])
+        except Exception:
+            if self.folder is not None:
+                self.folder.keep_warnings(self.fingerprint, self.warnings[known:])
+            raise
 
     def _choose(self, best: Copy) -> None:
         """Make the folder and the outcome those of the best copy."""
@@ -211,9 +243,11 @@ class Grid:
             # The IFCA paper calls a trial successful when any of its copies is.
             run.metrics["success_any"] = max(each["success"] for each in reached)
             run.metrics["success_any_nearest"] = max(each["success_nearest"] for each in reached)
-        run.warnings.extend(self.warnings)
+        if self.folder is not None and self.folder.rounds_saved < self.rounds:
+            self._save_checkpoint()
         for text in run.warnings:
             warnings.warn(text, CoterieWarning, stacklevel=2)
+        run.warnings.extend(self.warnings)
         if self.folder is not None:
             run.folder = self.folder
             lines = "".join(to_json(record) + "\n" for record in run.records)
@@ -239,7 +273,7 @@ class Grid:
     def _checkpoint(self) -> Checkpoint:
         """The states of all copies."""
         tensors: dict[str, Tensor] = {}
-        notes: dict[str, Any] = {}
+        notes: dict[str, Any] = {"warnings": self.warnings}
         for number, copy in enumerate(self.copies):
             each = copy.run.training.to_checkpoint(self.fingerprint)
             tensors |= {f"{number}.{name}": tensor for name, tensor in each.tensors.items()}
@@ -251,6 +285,7 @@ class Grid:
             return len(line) == len(self.copies)
 
         lines = folder.cut_lines(COPIES, checkpoint.rounds, "of all copies", is_record)
+        self.warnings = checkpoint.notes["warnings"]
         for number, copy in enumerate(self.copies):
             lead = f"{number}."
             tensors = {

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TextIO
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ class HealthMonitor:
     """Records warnings; warns of a collapse into one cluster and of models that have diverged.
 
     Copies of a run in `lockstep` wait for each other while Python's warning filters are common to
-    all. There, only the monitor's own warnings are recorded, and the grid takes care of the rest.
+    all. There, only the monitor's own warnings are recorded, and not shown: the grid does the rest.
     """
 
     def __init__(self, *, lockstep: bool = False) -> None:
@@ -29,8 +30,8 @@ class HealthMonitor:
         self.finite = True  # whether the models were finite after the last round
 
     def record_warnings(self) -> AbstractContextManager[None]:
-        """Record the warnings of coterie that are raised inside, and raise all of them again."""
-        return nullcontext() if self.lockstep else self._recording()
+        """Record the warnings of coterie that are raised inside; each is shown at once."""
+        return nullcontext() if self.lockstep else recorded_warnings(self._record)
 
     def check_clusters(self, cluster: Tensor, count: int) -> None:
         """Warn if one of `count` clusters holds almost all clients, by their clusters [m]."""
@@ -61,16 +62,44 @@ class HealthMonitor:
             self._warn("the models are no longer finite; a smaller lr may help")
 
     def _warn(self, text: str) -> None:
-        with self._recording() if self.lockstep else nullcontext():
+        if self.lockstep:
+            self.warnings.append(text)
+        else:
             warnings.warn(text, CoterieWarning, stacklevel=2)
 
-    @contextmanager
-    def _recording(self) -> Iterator[None]:
-        with warnings.catch_warnings(record=True, action="always") as caught:
-            yield
-        for warning in caught:
-            if issubclass(warning.category, CoterieWarning):
-                self.warnings.append(str(warning.message))
-            warnings.warn_explicit(
-                warning.message, warning.category, warning.filename, warning.lineno
-            )
+    def _record(self, text: str) -> bool:
+        self.warnings.append(text)
+        return True
+
+
+@contextmanager
+def recorded_warnings(record: Callable[[str], bool]) -> Iterator[None]:
+    """Tell `record` of every warning of coterie that is raised inside.
+
+    One of which it says True is shown at once, if the filters outside let it through: so it is seen
+    and kept also if an error follows.
+    """
+    filters, show = warnings.filters, warnings.showwarning
+
+    def on_warning(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        ours = issubclass(category, CoterieWarning)
+        if ours and not record(str(message)):
+            return
+        with warnings.catch_warnings():
+            warnings.filters, warnings.showwarning = filters, show
+            if ours:
+                warnings.warn_explicit(message, category, filename, lineno)
+            else:  # has passed the filters already
+                show(message, category, filename, lineno, file, line)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", CoterieWarning)
+        warnings.showwarning = on_warning
+        yield

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from coterie.channel.lost_replies import LoseReplies
 from coterie.channel.metering import ByteMeter
 from coterie.core import seeds
 from coterie.core.clients import Call, Clients, Filter, Traffic
+from coterie.core.errors import SettingError
 from coterie.core.population import Population, Purpose
 from coterie.core.sampling import FixedSize, Poisson, Sampling, draw_participants
 from coterie.experiment.settings import RunSettings
@@ -23,6 +26,36 @@ def declared_sampling(settings: RunSettings, population: int) -> Sampling:
         count = settings.per_round
         return Poisson(count / population if count else settings.fraction)
     return FixedSize(settings.per_round or max(1, round(settings.fraction * population)))
+
+
+@dataclass(frozen=True)
+class ChosenClients:
+    """A sampling by a function of the user: the ids of the clients of a round, the first being 0.
+
+    Where the start of an algorithm needs more clients, others join in order of id.
+    """
+
+    choose: Callable[[int], Iterable[int]]
+
+    def draw(
+        self, round: int, population: int, generator: torch.Generator, at_least: int = 0
+    ) -> Tensor:
+        ids = torch.as_tensor([int(i) for i in self.choose(round)], dtype=torch.long)
+        others = torch.arange(population)
+        others = others[~torch.isin(others, ids)][: max(0, at_least - len(ids))]
+        return torch.cat([ids, others]).sort().values
+
+
+def make_sampling(participants: Sampling | Callable[[int], Iterable[int]]) -> Sampling:
+    """A sampling, or one by a function of the user."""
+    if callable(getattr(participants, "draw", None)) and not isinstance(participants, type):
+        return participants  # type: ignore[return-value]
+    if callable(participants) and not isinstance(participants, type):
+        return ChosenClients(participants)
+    raise SettingError(
+        "`participants` must be a function of the round that gives ids of clients, or an object "
+        f"with `draw`, got {participants!r}"
+    )
 
 
 class Participants:

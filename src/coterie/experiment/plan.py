@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,10 +12,12 @@ from coterie.core.settings import added_settings
 from coterie.core.task import Task
 from coterie.data.federation import Federation
 from coterie.experiment.grid import Grid, grid_points
-from coterie.experiment.run import Run, run_config
+from coterie.experiment.run import Run
+from coterie.experiment.run_result import run_config
 from coterie.experiment.settings import (
     NetworkChoice,
     RunSettings,
+    check_no_clash,
     grid_text,
     make_settings,
     parse_grid,
@@ -23,7 +25,13 @@ from coterie.experiment.settings import (
     setting_names,
     split_words,
 )
-from coterie.registry import FEDERATIONS, find
+from coterie.registry import (
+    FEDERATIONS,
+    entry_points_of,
+    full_name,
+    resolve,
+    suggestions,
+)
 from coterie.tasks.defaults import default_task, prepare_task
 
 TABLES = (".csv", ".tsv", ".gz", ".parquet", ".feather", ".arrow")
@@ -31,7 +39,9 @@ DEFAULT_ALGORITHM, DEFAULT_FEDERATION = "ifca", "rotated-digits"
 
 
 def load(name: str, *, seed: int = 0, **settings: Any) -> tuple[Federation, Task]:
-    """A built-in federation by its name, and its task with the network that it suggests.
+    """A federation by its name, and its task with the network that it suggests.
+
+    The name is built in, offered by an installed package, or `package.module:name`.
 
     Settings are those of the federation and of the network, which `network` replaces.
 
@@ -39,24 +49,27 @@ def load(name: str, *, seed: int = 0, **settings: Any) -> tuple[Federation, Task
     >>> len(federation), federation.cluster.tolist(), task.layout.size
     (8, [0, 0, 1, 1, 2, 2, 3, 3], 3760)
     """
-    federation_class = find("federation", name)
-    suggested = federation_class.suggests
-    network_class = find("network", settings.get("network") or suggested["network"])
+    federation_class = resolve("federation", name)
+    suggested = suggestions(federation_class)
+    network_class = resolve("network", settings.get("network") or suggested["network"])
+    check_no_clash([federation_class, network_class, NetworkChoice])
     known = setting_names(federation_class, network_class, NetworkChoice)
     for key in settings:
         if key not in known:
             raise SettingError(f"{name} has no setting named {key}{did_you_mean(key, known)}")
-    federation = make_settings(federation_class, settings).build(seed)
+    federation = build_federation(name, make_settings(federation_class, settings), seed)
     return federation, default_task(federation, make_settings(network_class, suggested | settings))
 
 
 def build_federation(name: str, settings: Any, seed: int) -> Federation:
     """The federation of some settings; refuse in one sentence what cannot be built."""
     try:
-        federation: Federation = settings.build(seed)
+        federation = settings.build(seed)
     except (MemoryError, OverflowError, RuntimeError, ValueError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise DataError(f"{name} cannot be built: {reason}") from error
+    if not isinstance(federation, Federation):
+        raise DataError(f"{name} must build a Federation, got {type(federation).__name__}")
     return federation
 
 
@@ -72,12 +85,14 @@ class Owners(NamedTuple):
 
 def find_owners(algorithm: str, federation: str, network: str = "") -> Owners:
     """The classes behind names; without a network's name, that which the federation suggests."""
-    federation_class = find("federation", federation)
-    return Owners(
-        find("algorithm", algorithm),
+    federation_class = resolve("federation", federation)
+    owners = Owners(
+        resolve("algorithm", algorithm),
         federation_class,
-        find("network", network or federation_class.suggests["network"]),
+        resolve("network", network or suggestions(federation_class)["network"]),
     )
+    check_no_clash(owners)
+    return owners
 
 
 class Plan(NamedTuple):
@@ -130,8 +145,11 @@ def make_plan(words: list[str]) -> Plan:
     federation = "table" if path else word
     network = dict(pair.split("=", 1) for pair in pairs).get("network", "")
     owners = find_owners(algorithm, federation, network)
+    command = shlex.join(["coterie", "run", algorithm, word, *pairs])
+    algorithm, federation = full_name("algorithm", algorithm), full_name("federation", federation)
     special = getattr(owners.federation, "suggests_for", {}).get(algorithm, {})
-    suggested = owners.federation.suggests | special | getattr(owners.algorithm, "suggests", {})
+    own_wishes = getattr(owners.algorithm, "suggests", {})
+    suggested = suggestions(owners.federation) | special | own_wishes
     own = setting_names(*owners)
     plain, grid = parse_grid(pairs, owners.algorithm)
     given = parse_settings(plain, owners)
@@ -139,7 +157,8 @@ def make_plan(words: list[str]) -> Plan:
     if twice:
         raise SettingError(f"`{min(twice)}` is given twice")
     values = {key: value for key, value in suggested.items() if key in own} | given | path
-    command = shlex.join(["coterie", "run", algorithm, word, *pairs])
+    network = network or suggestions(owners.federation)["network"]
+    values["network"] = full_name("network", network)
     plan = assemble_plan(algorithm, federation, owners, values, grid, command)
     list(grid_points(plan.algorithm, grid))  # refuses a value that the algorithm does not take
     return plan
@@ -147,7 +166,9 @@ def make_plan(words: list[str]) -> Plan:
 
 def names_a_file(word: str) -> bool:
     """Whether a word of the command line is a table or folder of the user's, not a federation."""
-    return word not in FEDERATIONS and (Path(word).suffix in TABLES or Path(word).exists())
+    if word in FEDERATIONS or not (Path(word).suffix in TABLES or Path(word).exists()):
+        return False
+    return word not in entry_points_of("federation")
 
 
 def assemble_plan(
@@ -180,8 +201,8 @@ def complete_settings(algorithm: str, federation: str, values: dict[str, Any]) -
     lack settings that were added later, which had their defaults.
     """
     if "network" not in values:
-        suggested = find("federation", federation).suggests
-        network = make_settings(find("network", suggested["network"]), suggested)
+        suggested = suggestions(resolve("federation", federation))
+        network = make_settings(resolve("network", suggested["network"]), suggested)
         values = {"network": suggested["network"], **asdict(network), **values}
     for owner in find_owners(algorithm, federation, values["network"]):
         values = {**added_settings(owner), **values}
@@ -189,14 +210,15 @@ def complete_settings(algorithm: str, federation: str, values: dict[str, Any]) -
 
 
 def plan_again(config: dict[str, Any], words: list[str]) -> Plan:
-    """The plan of an interrupted run; words that ask for anything else are refused."""
+    """The plan of a run that goes on; words that ask for more than other rounds are refused."""
     try:
         algorithm, federation = config["algorithm"], config["federation"]
         values = complete_settings(algorithm, federation, config["settings"])
         owners = find_owners(algorithm, federation, values["network"])
         if set(values) != set(setting_names(*owners)):
             raise CheckpointError(
-                f"config.json is of another version of coterie: {config['coterie']}"
+                f"config.json is of another version of coterie, {config['coterie']}, or of "
+                f"{algorithm}, {federation} or {values['network']}"
             )
         plain, grid = parse_grid([f"{n}={value}" for n, value in values.items()], owners.algorithm)
         found = parse_settings(plain, owners)
@@ -207,22 +229,43 @@ def plan_again(config: dict[str, Any], words: list[str]) -> Plan:
         plan = assemble_plan(algorithm, federation, owners, found, grid, command)
     except (KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"config.json does not describe a run: {error!r}") from error
-    check_same_plan(plan, owners, words)
-    return plan
+    rounds = check_same_plan(plan, owners, words)
+    if rounds == plan.settings.rounds:
+        return plan
+    settings = replace(plan.settings, rounds=rounds)
+    return plan._replace(settings=settings, command=with_rounds(plan.command, rounds))
 
 
-def check_same_plan(plan: Plan, owners: Owners, words: list[str]) -> None:
-    """Refuse words of the command line that ask for another run than the plan's."""
+def with_rounds(command: str, rounds: int) -> str:
+    """The command of a run with another number of rounds.
+
+    >>> with_rounds("coterie run ifca rounds=20 k=4", 50)
+    'coterie run ifca k=4 rounds=50'
+    """
+    words = [word for word in shlex.split(command) if not word.startswith("rounds=")]
+    return shlex.join([*words, f"rounds={rounds}"]) if words else ""
+
+
+def check_same_plan(plan: Plan, owners: Owners, words: list[str]) -> int:
+    """Refuse words of the command line that ask for another run than the plan's.
+
+    Only its rounds may change: how many it is to have.
+    """
     asked, pairs = split_words(words)
-    for word, name in zip(asked, (plan.algorithm_name, plan.federation_name), strict=False):
-        if word != name:
+    names = {"algorithm": plan.algorithm_name, "federation": plan.federation_name}
+    for word, (kind, name) in zip(asked, names.items(), strict=False):
+        if word != name and full_name(kind, word) != name:
             raise SettingError(f"a resumed run keeps its settings: it runs {name}, got {word}")
     plain, several = parse_grid(pairs, owners.algorithm)
     wanted = parse_settings(plain, owners)
     wanted |= {name: grid_text(each) for name, each in several.items()}
+    if "network" in wanted:
+        wanted["network"] = full_name("network", wanted["network"])
     values = plan.values()
     for key, value in wanted.items():
-        if values[key] != value:
+        if values[key] != value and key != "rounds":
             raise SettingError(
                 f"a resumed run keeps its settings: `{key}` is {values[key]}, got {value}"
             )
+    rounds: int = wanted.get("rounds", plan.settings.rounds)
+    return rounds

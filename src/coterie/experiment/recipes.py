@@ -10,6 +10,7 @@ recipe, are in `recipes/papers.toml`.
 
 from __future__ import annotations
 
+import itertools
 import shlex
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,7 @@ from typing import Any
 
 import coterie
 from coterie.core.errors import SettingError, did_you_mean
+from coterie.evaluation.significance import finite_metrics
 from coterie.experiment.sweeps import Job
 from coterie.files import read_json, to_json, write_text
 from coterie.report.text_tables import markdown_table
@@ -137,18 +139,23 @@ class Recipe:
         return path
 
     def numbers(
-        self, mode: str, seeds: int, results: Sequence[dict[str, Any]], only: str = ""
+        self, mode: str, seeds: int, results: Sequence[dict[str, Any] | None], only: str = ""
     ) -> dict[str, dict[str, Number]]:
-        """Mean and standard deviation of every metric of the chosen entries, over the seeds."""
+        """Mean and standard deviation of every metric of the chosen entries, over the seeds.
+
+        An entry of which a run failed has none, and no metric that is not finite in every run.
+        """
         pending = iter(results)
         found: dict[str, dict[str, Number]] = {}
         for entry in self.select_entries(mode, only).values():
-            runs = [next(pending)["metrics"] for _ in range(seeds)]
+            runs = [result["metrics"] for result in itertools.islice(pending, seeds) if result]
+            if len(runs) < seeds:
+                continue
             found[entry.name] = {
                 name: (mean(values), stdev(values) if seeds > 1 else 0.0)
                 for name in runs[0]
-                if all(name in run for run in runs)
-                for values in [[run[name] for run in runs]]
+                for values in [finite_metrics(runs, name)]
+                if len(values) == seeds
             }
         return found
 
@@ -168,7 +175,7 @@ class Recipe:
                         entry.name,
                         metric,
                         "" if published is None else f"{published:g}",
-                        "not run" if found is None else "{:.4f} ± {:.4f}".format(*found),
+                        number_text(found, ran=entry.name in numbers),
                         verdict(published, found, entry.tolerance.get(metric)),
                     ]
                 )
@@ -179,6 +186,13 @@ class Recipe:
                 held = "holds" if means == sorted(means) else "does NOT hold"
                 orders.append(f"{' < '.join(names)} in {self.merit}: {held}")
         return ["entry", "metric", "published", "measured", "verdict"], rows, orders
+
+
+def number_text(found: Number | None, *, ran: bool) -> str:
+    """A measured number; of an entry that `ran` it may have none, because a run diverged."""
+    if found is None:
+        return "diverged" if ran else "not run"
+    return "{:.4f} ± {:.4f}".format(*found)
 
 
 def verdict(published: float | None, found: Number | None, tolerance: float | None) -> str:

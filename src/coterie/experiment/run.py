@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, replace
-from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from coterie.channel.metering import ByteMeter
-from coterie.core.algorithm import Algorithm, serve_clients
+from coterie.core.algorithm import Algorithm, Serving, serve_clients
 from coterie.core.errors import CoterieError, SettingError
 from coterie.core.population import Population
 from coterie.core.sampling import Sampling
@@ -24,31 +23,33 @@ from coterie.core.validate import at_most_clients
 from coterie.data.federation import Federation
 from coterie.engine.simulator import Simulator
 from coterie.evaluation.evaluator import Evaluator
-from coterie.evaluation.scoring import SimulatedScorer
+from coterie.evaluation.scoring import Evaluation, SimulatedScorer
 from coterie.experiment.checkpoint import run_fingerprint
+from coterie.experiment.client_model import client_module
 from coterie.experiment.folder import Record, RunFolder
+from coterie.experiment.frames import clients_frame, history_frame
 from coterie.experiment.initial import Initial, given_models
 from coterie.experiment.participants import OnReply
+from coterie.experiment.run_result import run_config, run_result
 from coterie.experiment.settings import RunSettings
 from coterie.experiment.training import Training
 from coterie.registry import algorithm_name
 from coterie.report.sample_sheets import sample_sheets
 from coterie.tensors.threads import adaptive_threads
-from coterie.version import __version__
 
-OnRound = Callable[[Record], None]
+OnRound = Callable[[Record, "Run"], object]  # called after each round, with its record
 
 
 class Run:
     """An algorithm on a federation.
 
-    After `complete`, the outcome is in `metrics`, `clusters`, `models` and `report()`. Where
-    samples are clustered, `labels` [N] is the cluster of each, client after client.
+    `complete` starts it. From then on, also while it runs, `models`, `clusters`, `metrics`,
+    `clients`, `history`, `model(client)` and `report()` tell of the last round that was done.
 
     The clients are simulated on this machine unless a `population` is given, with an `evaluator`
     that scores on its data. `initial` are the models to begin with, as `given_models` takes them;
-    without it, they are those of the task. `sampling` draws the participants of each round in place
-    of what the settings say.
+    without it, they are those of the task. `sampling` draws the participants of each round;
+    without it, the settings say how.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class Run:
             sampling=sampling,
         )
         self.folder: RunFolder | None = None
-        self.metrics: dict[str, float] = {}
+        self.stopped = False  # whether the rounds that are left are not to be done
         self.chosen: dict[str, Any] = {}  # of several copies: which this is, and what they did
 
     @property
@@ -138,9 +139,54 @@ class Run:
         return self.training.bytes
 
     @property
+    def serving(self) -> Serving:
+        """Which model serves which client."""
+        return self.training.outcome.serving
+
+    @property
     def models(self) -> Tensor:
         """The models in use: client i is served by `models[clusters[i]]`, [k, d]."""
-        return self.evaluator.scorer.own_models(self.serving)
+        return self.training.outcome.models
+
+    @property
+    def clusters(self) -> Tensor:
+        """The cluster of every client, [m]; -1 for one that is not served."""
+        return self.training.outcome.clusters
+
+    @property
+    def labels(self) -> Tensor | None:
+        """Where samples are clustered, the cluster of each, [N], client after client; -1 unknown.
+
+        None where clients are clustered.
+        """
+        return self.training.outcome.labels
+
+    @property
+    def evaluation(self) -> Evaluation:
+        """The scores of the clients."""
+        return self.training.outcome.evaluation
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """How well the clients are served, by the metrics of docs/concepts.md."""
+        return {} if self.state is None else self.training.outcome.metrics
+
+    @property
+    def history(self) -> Any:
+        """A pandas frame with a row for each round: its metrics, and what it cost."""
+        return history_frame(self.records)
+
+    @property
+    def clients(self) -> Any:
+        """A pandas frame with a row for each client; what is not known of one is missing."""
+        return clients_frame(self.training.outcome.tables["clients"])
+
+    def model(self, client: int | str) -> nn.Module:
+        """The network that serves a client, by its id or name: a copy, ready to predict.
+
+        It takes features as the task hands them to the network, `task.inputs(x)`.
+        """
+        return client_module(self.training.outcome, self.task, client)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -163,38 +209,57 @@ class Run:
         return clients
 
     def use(self, path: Path, *, resume: bool = False) -> RunFolder:
-        """Leave files in a new folder, or go on from those of an interrupted run."""
-        self.folder = folder = RunFolder.open(path, self.config, resume=resume)
-        before = folder.restore(self.fingerprint) if resume else None
-        if before is not None:
-            self.training.restore(*before)
-            self.training.frames.restore(path, self.rounds)
+        """Leave files in a new folder, or go on from those of an earlier run."""
+        folder = RunFolder.open(path, self.config, resume=resume)
+        with folder.unlocked_after_error():
+            before = folder.restore(self.fingerprint, self.config) if resume else None
+            if before is not None:
+                self.training.restore(*before)
+                self.training.frames.restore(path, self.rounds)
+        self.folder = folder
         return folder
 
     def complete(self, on_round: OnRound | None = None, on_reply: OnReply | None = None) -> Run:
-        """Do the rounds that are left, then evaluate the outcome.
+        """Do the rounds that are left, then evaluate the outcome and write it to the folder.
 
-        `on_round` is called with the record of every round, `on_reply` whenever clients have
-        replied: with the number of the round, 0 for the start, and of the replies in it so far.
+        `on_round` is called after every round with its record and this run, `on_reply` whenever
+        clients have replied: with the number of the round, 0 for the start, and of the replies in
+        it so far. An error in `on_round` ends the run; it is raised when the outcome is written.
         """
         with adaptive_threads(self.settings.threads):
             return self._complete(on_round, on_reply)
 
     def _complete(self, on_round: OnRound | None, on_reply: OnReply | None) -> Run:
         self.training.participants.on_reply = on_reply
-        if self.state is None:
-            self._begin()
-        while self.rounds < self.settings.rounds:
-            record = self.training.do_round()
-            if self.folder is not None:
-                self._save_round(record, self.folder)
-            if on_round is not None:
-                on_round(record)
-        self.finish()
-        if self.folder is not None:
-            self.write_outcome(self.folder)
-            self.folder.write_report()
+        self.stopped = False
+        error = None
+        with nullcontext() if self.folder is None else self.folder.locked():
+            if self.state is None:
+                self._begin()
+            if self.folder is not None and self.rounds < self.settings.rounds:
+                self.folder.remove_outcome()
+            while self.rounds < self.settings.rounds and not self.stopped:
+                error = self.tell(on_round, self._do_round())
+            try:
+                self._end()
+            finally:
+                if error is not None:
+                    raise error
         return self
+
+    def stop(self) -> None:
+        """Let this round be the last: for `on_round`. The outcome is that of the rounds so far."""
+        self.stopped = True
+
+    def tell(self, on_round: OnRound | None, record: Record) -> Exception | None:
+        """Call `on_round`; an error in it stops the run and is returned."""
+        try:
+            if on_round is not None:
+                on_round(record, self)
+        except Exception as error:
+            self.stop()
+            return error
+        return None
 
     def _begin(self) -> None:
         try:
@@ -206,12 +271,27 @@ class Run:
         if self.folder is not None:
             self._save_checkpoint(self.folder)
 
-    def _save_round(self, record: Record, folder: RunFolder) -> None:
-        if record["round"] in self.training.frames.due:
-            self.training.frames.save(folder.path)
-        folder.append(record)
-        if folder.due(self.rounds, self.settings):
-            self._save_checkpoint(folder)
+    def _do_round(self) -> Record:
+        with self._keep_warnings():
+            record = self.training.do_round()
+        if self.folder is not None:
+            if record["round"] in self.training.frames.due:
+                self.training.frames.save(self.folder.path)
+            self.folder.append(record)
+            if self.folder.due(self.rounds, self.settings):
+                self._save_checkpoint(self.folder)
+        return record
+
+    @contextmanager
+    def _keep_warnings(self) -> Iterator[None]:
+        """Let the checkpoint have the warnings of what fails inside: no record will tell them."""
+        known = len(self.warnings)
+        try:
+            yield
+        except Exception:
+            if self.folder is not None:
+                self.folder.keep_warnings(self.fingerprint, self.warnings[known:])
+            raise
 
     def _save_checkpoint(self, folder: RunFolder) -> None:
         folder.save(lambda: self.training.to_checkpoint(self.fingerprint))
@@ -219,13 +299,19 @@ class Run:
 
     def finish(self) -> None:
         """Serve all clients with the last state, and judge it."""
-        # A finished run that was resumed is evaluated again.
-        self.evaluation = self.training.evaluation or self.evaluator.evaluate(self.state)
-        self.serving = self.evaluator.serve(self.state)
-        self.clusters = self.training.cluster_by_client(self.serving)
-        self.labels = self.evaluator.scorer.sample_labels(self.serving)
-        metrics = self.evaluator.metrics(self.evaluation, self.clusters)
-        self.metrics = metrics | self.training.own_metrics
+        with self.training.health.record_warnings():
+            outcome = self.training.outcome
+            # The order in which clients are asked over a network.
+            outcome.evaluation, outcome.serving, outcome.labels, outcome.metrics  # noqa: B018
+
+    def _end(self) -> None:
+        with self._keep_warnings():
+            self.finish()
+        if self.folder is not None:
+            if self.folder.rounds_saved < self.rounds:
+                self._save_checkpoint(self.folder)
+            self.write_outcome(self.folder)
+            self.folder.write_report()
 
     def serve(self, federation: Federation) -> Tensor:
         """The cluster that serves each client of another federation, by its training part.
@@ -248,30 +334,12 @@ class Run:
     @property
     def result(self) -> dict[str, Any]:
         """The outcome in numbers, as `--json` prints it."""
-        training = self.training
-        seconds = training.start_seconds + sum(record["seconds"] for record in self.records)
-        return {
-            "algorithm": self.config["algorithm"],
-            "federation": self.config["federation"],
-            "rounds": self.rounds,
-            "seed": self.settings.seed,
-            "metrics": self.metrics,
-            "bytes_down": self.bytes.total("down"),
-            "bytes_up": self.bytes.total("up"),
-            "seconds": round(seconds, 3),
-            "run_dir": None if self.folder is None else str(self.folder.path),
-            "protocol": self.evaluator.protocol,
-            "bytes": self.bytes.table(),
-            "start_bytes_down": training.start_bytes[0],
-            "start_bytes_up": training.start_bytes[1],
-            "warnings": self.warnings,
-            **self.chosen,
-        }
+        return run_result(self)
 
     def write_outcome(self, folder: RunFolder) -> None:
         """Write the files of a finished run: its result, its clients and samples of its data."""
         folder.write("result.json", self.result)
-        folder.write("clients.json", self.evaluator.tables(self.serving, self.evaluation))
+        folder.write("clients.json", self.training.outcome.tables)
         sheets = sample_sheets(self.federation, self.clusters, self.labels, self.settings.seed)
         if sheets:
             folder.write("pictures.json", sheets)
@@ -286,6 +354,7 @@ class Run:
                 folder.append(record)
             self.training.frames.save(folder.path)
             self.write_outcome(folder)
+            folder.unlock()
             return folder.write_report(Path(path))
 
 
@@ -296,17 +365,3 @@ def check_withholding(algorithm: Algorithm[Any], settings: RunSettings) -> None:
             f"`withhold` must be nothing for {type(algorithm).__name__}, whose server looks at "
             f"single clients, got {settings.withhold}"
         )
-
-
-def run_config(
-    algorithm: str, federation: str, settings: dict[str, Any], command: str = ""
-) -> dict[str, Any]:
-    """What config.json says of a run that starts now; no command if it was made in Python."""
-    return {
-        "coterie": __version__,
-        "algorithm": algorithm,
-        "federation": federation,
-        "settings": settings,
-        "command": command,
-        "started": datetime.now().isoformat(timespec="seconds"),
-    }

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from coterie.core.algorithm import Algorithm
 from coterie.core.errors import SettingError, did_you_mean
+from coterie.core.sampling import Sampling
 from coterie.core.task import Task
 from coterie.data.federation import Federation
-from coterie.experiment.folder import Record
 from coterie.experiment.grid import Grid
-from coterie.experiment.run import Run
+from coterie.experiment.initial import Initial
+from coterie.experiment.participants import make_sampling
+from coterie.experiment.run import OnRound, Run
 from coterie.experiment.settings import RunSettings, setting_names
 from coterie.tasks.defaults import algorithm_task
 
@@ -25,7 +29,9 @@ def simulate(
     *,
     folder: str | Path | None = None,
     resume: bool = False,
-    on_round: Callable[[Record], None] | None = None,
+    initial: Initial | None = None,
+    participants: Sampling | Callable[[int], Iterable[int]] | None = None,
+    on_round: OnRound | None = None,
     shards: int | None = None,
     ray: str = "",
     grid: Mapping[str, Sequence[Any]] | None = None,
@@ -34,11 +40,22 @@ def simulate(
     """Run an algorithm on a federation; `settings` are those of `RunSettings`, as in rounds=100.
 
     With a `folder` the run leaves its files there, and `resume=True` continues one that was
-    interrupted. `on_round` is called with the record of every round. `shards` runs the clients in
-    so many Ray actors (0: one per core), of the cluster at the address `ray` if there is one; see
-    docs/ray.md. `grid` gives settings of the algorithm several values, as in {"lr": [0.1, 1.0]},
-    and `starts` the number of independent starts; all are run side by side, and the run with the
-    lowest training loss is returned.
+    interrupted, or one that is finished and is given more rounds.
+
+    `initial` are the models to begin with: a network that is trained already, its flat vector, one
+    for each cluster, or a file of them (docs/concepts.md). `participants` says who takes part in a
+    round, the first being 0: a function that gives the ids of clients, or an object like those of
+    `coterie.core.sampling`.
+
+    `on_round(record, run)` is called after every round with its record and the run, whose `models`,
+    `metrics` and `clients` are those of that round; `run.stop()` makes it the last. The result and
+    the report are then of the rounds so far, and so they are if `on_round` raises an error, which
+    is raised when they are written.
+
+    `shards` runs the clients in so many Ray actors (0: one per core), of the cluster at the address
+    `ray` if there is one; see docs/ray.md. `grid` gives settings of the algorithm several values,
+    as in {"lr": [0.1, 1.0]}, and `starts` the number of independent starts; all are run side by
+    side, and the run with the lowest training loss is returned.
 
     >>> import coterie
     >>> federation, task = coterie.load("rotated-digits", clients=8, seed=0)
@@ -46,21 +63,92 @@ def simulate(
     >>> run.clusters.shape, run.models.shape
     (torch.Size([8]), torch.Size([4, 7510]))
     """
-    known = setting_names(RunSettings)
-    for name in settings:
-        if name not in known:
-            raise SettingError(f"no setting of a run is named {name}{did_you_mean(name, known)}")
-    wanted = RunSettings(**settings)
+    check_arguments(algorithm, federation, task)
+    wanted = make_run_settings(settings)
     task = algorithm_task(algorithm, federation, task)
+    sampling = None if participants is None else make_sampling(participants)
     if grid or wanted.starts > 1:
         if shards is not None or ray:
             raise SettingError("several starts or values run in one process; leave out shards")
-        copies = Grid(algorithm, federation, task, wanted, grid or {})
+        copies = Grid(
+            algorithm, federation, task, wanted, grid or {}, initial=initial, sampling=sampling
+        )
         if folder is not None:
             copies.use(Path(folder), resume=resume)
         return copies.complete(on_round)
-    run = Run(algorithm, federation, task, wanted)
+    run = Run(algorithm, federation, task, wanted, initial=initial, sampling=sampling)
     with run.use_ray(shards or 0, ray) if shards is not None or ray else nullcontext():
         if folder is not None:
             run.use(Path(folder), resume=resume)
         return run.complete(on_round)
+
+
+def make_run_settings(settings: Mapping[str, Any]) -> RunSettings:
+    """The settings of a run; one that no run has is refused."""
+    known = setting_names(RunSettings)
+    for name in settings:
+        if name not in known:
+            near = did_you_mean(name, known) or f" (settings: {', '.join(known)})"
+            raise SettingError(f"no setting of a run is named {name}{near}")
+    return RunSettings(**settings)
+
+
+def check_arguments(algorithm: object, federation: object, task: object) -> None:
+    """Refuse what is no algorithm, no federation or no task, with what it should be."""
+    check_algorithm_argument(algorithm)
+    check_federation_argument(federation)
+    check_task_argument(task)
+
+
+def check_algorithm_argument(algorithm: object) -> None:
+    """Refuse what is not an algorithm."""
+    given = describe_argument(algorithm)
+    if isinstance(algorithm, type) and is_algorithm(algorithm):
+        name = algorithm.__name__
+        raise SettingError(f"`algorithm` must be an instance, as in {name}(), got the class {name}")
+    if not is_algorithm(algorithm):
+        raise SettingError(
+            f"`algorithm` must be an algorithm, as in coterie.IFCA(k=4), got {given}"
+        )
+
+
+def check_federation_argument(federation: object) -> None:
+    """Refuse what is not a federation."""
+    if not isinstance(federation, Federation):
+        advice = "as coterie.load or coterie.Federation.from_clients give it"
+        raise SettingError(
+            f"`federation` must be a Federation, {advice}, got {describe_argument(federation)}"
+        )
+
+
+def check_task_argument(task: object) -> None:
+    """Refuse what is not a task, such as a bare network."""
+    if isinstance(task, nn.Module) or (isinstance(task, type) and issubclass(task, nn.Module)):
+        raise SettingError(
+            "`task` must say what the network learns, as in coterie.Classification(network), "
+            f"got the network {describe_argument(task)}"
+        )
+    if isinstance(task, type) or not hasattr(task, "layout") or not hasattr(task, "losses"):
+        raise SettingError(
+            f"`task` must be a task, as in coterie.Classification(network), "
+            f"got {describe_argument(task)}"
+        )
+
+
+def is_algorithm(value: object) -> bool:
+    """Whether something has the methods of an algorithm."""
+    return all(callable(getattr(value, name, None)) for name in ("init", "round", "serve"))
+
+
+def describe_argument(value: object) -> str:
+    """A value that was given in the place of another, in a few words.
+
+    >>> describe_argument([1, 2]), describe_argument("ifca"), describe_argument(int)
+    ('a list', "'ifca'", 'the class int')
+    """
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    if value is None or isinstance(value, str | int | float):
+        return repr(value)
+    name = type(value).__name__
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"

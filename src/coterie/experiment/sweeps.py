@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from coterie.core.errors import CoterieError, SettingError
 from coterie.experiment.folder import RunFolder
@@ -39,8 +39,10 @@ class Job:
 
     @property
     def result(self) -> dict[str, Any] | None:
-        """The outcome, if the run is finished."""
+        """The outcome, if all rounds are done."""
         result: dict[str, Any] | None = read_json(self.folder / "result.json")
+        if result is None or result["rounds"] < RunFolder(self.folder).config["settings"]["rounds"]:
+            return None
         return result
 
     @property
@@ -48,6 +50,13 @@ class Job:
         """Rounds that the folder holds."""
         path = self.folder / "rounds.jsonl"
         return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+class SweepOutcome(NamedTuple):
+    """What became of the jobs of a sweep."""
+
+    results: list[dict[str, Any] | None]  # in their order; None: it failed
+    failure: str  # how many failed, and why; empty if none did
 
 
 class SweepProcess:
@@ -62,7 +71,8 @@ class SweepProcess:
         words = [] if began else job.words
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "coterie", "run", *words, *place, "--json"],
+                # -P: the working directory comes last on the path, as in our own command line.
+                [sys.executable, "-P", "-m", "coterie", "run", *words, *place, "--json"],
                 stdout=subprocess.DEVNULL,
                 stderr=log,
                 env={**os.environ, **threads},
@@ -93,13 +103,11 @@ def thread_limits(processes: int) -> dict[str, str]:
     return dict.fromkeys(THREADS, str(min(share, int(wish)) if wish.isdecimal() else share))
 
 
-def run_jobs(
-    jobs: Sequence[Job], *, workers: int = 0, tell: Tell | None = None
-) -> list[dict[str, Any]]:
-    """Do all jobs, `workers` at a time (0: one for each core); the outcomes in order.
+def run_jobs(jobs: Sequence[Job], *, workers: int = 0, tell: Tell | None = None) -> SweepOutcome:
+    """Do all jobs, `workers` at a time (0: one for each core).
 
-    Every job is checked before the first one begins. A job that fails does not stop the others; the
-    failures are reported together at the end. Ctrl-C lets every run leave its checkpoint.
+    Every job is checked before the first one begins. A job that fails does not stop the others; an
+    error is raised only if all fail. Ctrl-C lets every run leave its checkpoint.
     """
     totals = {job: check_job(job) for job in jobs}
     waiting = [job for job in jobs if job.result is None]
@@ -125,9 +133,13 @@ def run_jobs(
             worker.process.send_signal(signal.SIGINT)
         for worker in running:
             worker.end()
+    failure = failure_text(failed)
     if failed:
-        raise CoterieError(f"{len(failed)} of {len(jobs)} runs failed: {failure_text(failed)}")
-    return [job.result or {} for job in jobs]
+        failure = f"{len(failed)} of {len(jobs)} runs failed: {failure}"
+    if len(failed) == len(jobs):
+        raise CoterieError(failure)
+    gone = {worker.job for worker in failed}
+    return SweepOutcome([None if job in gone else job.result for job in jobs], failure)
 
 
 def failure_text(failed: Sequence[SweepProcess]) -> str:

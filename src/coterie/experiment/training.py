@@ -12,7 +12,7 @@ from torch import Tensor
 
 from coterie.channel.metering import ByteMeter
 from coterie.core import seeds
-from coterie.core.algorithm import Info, Serving, Start
+from coterie.core.algorithm import Info, Start
 from coterie.core.errors import CoterieError, SettingError
 from coterie.core.population import Population
 from coterie.core.sampling import Sampling
@@ -20,10 +20,10 @@ from coterie.core.state import annotated_state, describe_state, rebuild_state, s
 from coterie.core.task import Task
 from coterie.evaluation.evaluator import Evaluator
 from coterie.evaluation.measures import FIXED_METRICS
-from coterie.evaluation.scoring import Evaluation
 from coterie.experiment.checkpoint import Checkpoint
 from coterie.experiment.folder import Record
 from coterie.experiment.health import HealthMonitor
+from coterie.experiment.outcome import Outcome, cluster_by_client
 from coterie.experiment.participants import Participants
 from coterie.experiment.settings import RunSettings
 from coterie.report.map_frames import MapFrames, frame_rounds
@@ -56,7 +56,7 @@ class Training:
         self.initial = initial  # [j, d] the models to begin with; None: those of the task
         due = set[int]() if lockstep else frame_rounds(settings.rounds, settings.evaluate)
         self.frames = MapFrames(self.federation.cluster, due)
-        self.evaluation: Evaluation | None = None  # of the last state that was evaluated
+        self._outcome: Outcome | None = None  # of the state, once somebody asked for it
         # All that changes from round to round, and that a checkpoint holds:
         self.state: Any = None  # of the algorithm; None before the start
         self.cluster = torch.full((len(self.federation),), -1)  # the last known of each client
@@ -107,10 +107,20 @@ class Training:
             )
         return start
 
+    @property
+    def outcome(self) -> Outcome:
+        """What the state is worth."""
+        if self.state is None:
+            raise CoterieError("a run has models from its start on: call `complete` first")
+        if self._outcome is None:
+            self._outcome = Outcome(self.evaluator, self.state, self.own_metrics)
+        return self._outcome
+
     def do_round(self) -> Record:
         """Do the next round and keep its record."""
         began = time.perf_counter()
         t, warned = len(self.records), len(self.health.warnings)
+        self._outcome = None
         down, up = self.bytes.total("down"), self.bytes.total("up")
         clients = self.participants.of_round(t)
         with self.health.record_warnings():
@@ -120,10 +130,12 @@ class Training:
             self.health.check_models(state_tensors(self.state).values())
         metrics: dict[str, float] = {}
         by_cluster: dict[str, list[float | None]] = {}
+        scored = None
         if t + 1 == self.settings.rounds or (t + 1) % self.settings.evaluate == 0:
             with self.health.record_warnings():
                 metrics, by_cluster = self._evaluate(t + 1)
                 self.health.check_metrics(metrics)
+            scored = self.outcome.evaluation.scored
         own = algorithm_metrics(self.algorithm, info, metrics)
         self.own_metrics |= own
         record = {
@@ -135,6 +147,7 @@ class Training:
             "moves": moves,
             "asked": len(clients.ids),
             "answered": len(info.ids),
+            "scored": scored,
             "bytes_down": self.bytes.total("down") - down,
             "bytes_up": self.bytes.total("up") - up,
             "warnings": self.health.warnings[warned:],
@@ -164,22 +177,16 @@ class Training:
 
     def _evaluate(self, number: int) -> tuple[dict[str, float], dict[str, list[float | None]]]:
         """The metrics after so many rounds, of all clients and by cluster."""
-        self.evaluation = evaluation = self.evaluator.evaluate(self.state)
+        evaluation = self.outcome.evaluation
         # By their training loss all clients have just been assigned anew; by any other protocol
         # they are where they were when they last took part.
         anew = not self.federation.unseen and self.evaluator.protocol == "train-loss"
-        cluster = self.cluster_by_client(evaluation.serving) if anew else self.cluster
+        found = evaluation.serving
+        cluster = cluster_by_client(found, len(self.federation)) if anew else self.cluster
         if number in self.frames.due and not self.evaluator.withheld:
-            everyone = evaluation.serving._replace(ids=self.population.ids)
-            self.frames.add(number, *self.evaluator.map(everyone), cluster)
+            self.frames.add(number, *self.evaluator.map(found), cluster)
         metrics = self.evaluator.metrics(evaluation, cluster)
         return metrics, self.evaluator.by_cluster(evaluation)
-
-    def cluster_by_client(self, serving: Serving) -> Tensor:
-        """The cluster of every client [m], -1 for one that is not served."""
-        cluster = torch.full_like(self.cluster, -1)
-        cluster[serving.ids] = serving.cluster
-        return cluster
 
     def to_checkpoint(self, run: str) -> Checkpoint:
         """All that the run with the fingerprint `run` needs to go on from here, bit for bit."""

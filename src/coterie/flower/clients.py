@@ -205,6 +205,5 @@ def placeholder_federation(app: App, node: NodeInfo) -> Federation:
     """One client with two made-up samples, of the shape and type that the nodes' samples have."""
     if app.schema is not None:
         return app.schema.stub(node.inputs[0].shape, node.inputs[0].dtype)
-    data, made_up = app.plan.federation, made_up_samples(node.inputs, node.target)
-    classes = getattr(data, "class_count", 0) or node.outputs
-    return Federation(made_up, class_count=classes, scale=getattr(data, "pixel_scale", 1.0))
+    made_up = made_up_samples(node.inputs, node.target)
+    return Federation(made_up, class_count=node.outputs, scale=node.scale)

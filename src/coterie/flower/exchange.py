@@ -55,7 +55,8 @@ class Exchange:
                 self.mailbox.counts["silent"] += len(ids) - len(self.replied)
                 return [what for _, what in sorted(self.answers, key=lambda each: int(each[0][0]))]
             # What fails on all nodes again and again will fail the next time too.
-            failures = failures + 1 if asked and not accepted and not self.waiting else 0
+            hopeless = asked and not accepted and not self.waiting and not len(self.replied)
+            failures = failures + 1 if hopeless else 0
             if failures == MAX_FAILURES:
                 raise CoterieError(f"all nodes reply with {self.mailbox.failure}")
             if time.monotonic() - began > settings.patience:

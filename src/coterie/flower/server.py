@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 from coterie.core.errors import CheckpointError, CoterieError, SettingError
 from coterie.deploy.flwr_internals import shorten_fetch_waits
 from coterie.evaluation.evaluator import Evaluator
-from coterie.experiment.run import Run, run_config
+from coterie.experiment.folder import RunFolder
+from coterie.experiment.run import Run
+from coterie.experiment.run_result import run_config
 from coterie.files import to_json, write_text
 from coterie.flower.clients import Network, join_network
 from coterie.flower.evaluation import NetworkScorer
@@ -34,6 +36,9 @@ def run_server(
     resume = app.network.resume
     if not resume and (out / "config.json").exists():  # said before anybody waits for nodes
         raise CoterieError(f"{out} already holds a run; resume=true continues it")
+    if out.is_dir():
+        with RunFolder(out).locked():  # refused before anybody waits for nodes
+            pass
     before = known_clients(out) if resume else None
     run_name = before["run"] if before else secrets.token_hex(8)
     clients = dict(zip(before["clients"], before["sizes"], strict=True)) if before else None

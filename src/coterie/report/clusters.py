@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coterie.report.figures import Columns, Round
+from coterie.report.number_format import MISSING
 from coterie.report.palette import OTHER, Label, colour, match_clusters, match_overlaps, sort_labels
 
 # More layers or legend entries than this cannot be told apart; the rest is drawn as one.
@@ -66,6 +67,8 @@ def group_clusters(
 def cluster_table(columns: Columns, groups: Grouping) -> dict[str, Any]:
     """One row for each found cluster: its clients, samples, means, and overlap with the truth.
 
+    The last row is of clients whose cluster is not known, if there are any.
+
     The columns of the truth are ordered as their matching rows, so that a right grouping is a
     diagonal whatever the numbers of the clusters are.
     """
@@ -79,7 +82,7 @@ def cluster_table(columns: Columns, groups: Grouping) -> dict[str, Any]:
         inside = [row for row, other in enumerate(cluster) if other == label]
         rows.append(
             {
-                "label": label,
+                "label": MISSING if label is None else label,
                 "colour": groups.colours.get(label, OTHER),
                 "clients": len(inside),
                 "samples": sum(columns["samples"][row] or 0 for row in inside),
@@ -135,7 +138,7 @@ def worst_served(columns: Columns | None, groups: Grouping) -> dict[str, Any] | 
             {
                 "name": names[row],
                 "samples": columns["samples"][row],
-                "cluster": cluster[row],
+                "cluster": MISSING if cluster[row] is None else cluster[row],
                 "colour": groups.colours.get(cluster[row], OTHER),
                 "true": true[row] if true else None,
                 "true_colour": groups.true_colours.get(true[row], OTHER) if true else OTHER,

@@ -6,6 +6,7 @@ them, so that a chart can follow the reader's choice while the page is open.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import mean, stdev
 from typing import Any
 
 from coterie.evaluation.measures import FIXED_METRICS
@@ -85,11 +86,11 @@ def mean_curves(groups: Mapping[str, Sequence[Sequence[Round]]], key: str) -> Fi
     traces: list[Trace] = []
     for place, (name, runs) in enumerate(groups.items()):
         each = [{n: y for n, y in _values(rounds, key) if y is not None} for rounds in runs]
-        numbers = sorted(set.intersection(*map(set, each)))
+        numbers = sorted(set.intersection(*map(set, each))) if each else []
         means = [sum(run[n] for run in each) / len(each) for n in numbers]
         dash = ("solid", "dash")[place // len(PALETTE) % 2]
-        mean = curve(list(zip(numbers, means, strict=True)), name, colour(place), dash)
-        if mean is None:
+        line = curve(list(zip(numbers, means, strict=True)), name, colour(place), dash)
+        if line is None:
             continue
         if len(each) > 1:
             squares = [
@@ -97,8 +98,36 @@ def mean_curves(groups: Mapping[str, Sequence[Sequence[Round]]], key: str) -> Fi
                 for n, m in zip(numbers, means, strict=True)
             ]
             traces.append(_band(numbers, means, [s**0.5 for s in squares], place, name))
-        traces.append({**mean, "legendgroup": name})
+        traces.append({**line, "legendgroup": name})
     return _lines(traces, LABELS.get(key, key), bounded=key in SCORES)
+
+
+def mean_points(groups: Mapping[str, Mapping[str, Sequence[float]]], key: str) -> Figure | None:
+    """A metric at the end of runs: the mean of each group with its standard deviation as a bar.
+
+    `groups` are values by federation and algorithm; None where there is no value.
+    """
+    traces: list[Trace] = []
+    for place, (federation, labels) in enumerate(groups.items()):
+        known = {label: values for label, values in labels.items() if values}
+        if not known:
+            continue
+        spread = [stdev(values) if len(values) > 1 else 0.0 for values in known.values()]
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": federation,
+                "x": list(known),
+                "y": [round_digits(mean(values)) for values in known.values()],
+                "error_y": {"type": "data", "array": [round_digits(each) for each in spread]},
+                "marker": {"size": 9, "color": colour(place)},
+                "hovertemplate": "%{y:.4~g}",
+            }
+        )
+    axis = {"title": {"text": LABELS.get(key, key)}}
+    layout = {"xaxis": {"type": "category"}, "yaxis": axis, "scattermode": "group"}
+    return {"data": traces, "layout": layout} if traces else None
 
 
 def confusion_matrix(table: dict[str, Any], counted: str) -> Figure:

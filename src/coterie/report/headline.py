@@ -36,7 +36,7 @@ def headline_cards(
     number = len(run.rounds)
     planned = (run.config.get("settings") or {}).get("rounds")
     members = f"{numbers.count(len(trained['client']))} clients" if trained else ""
-    if planned and not run.result:
+    if planned and number < planned:
         members = f"of {numbers.count(planned)}"
     cards.append(("rounds", numbers.count(number), members))
     each = _per_round(numbers.duration, run.seconds, number)
@@ -64,9 +64,18 @@ def run_facts(run: RunFiles) -> list[tuple[str, Any]]:
         ("started", (config.get("started") or "").replace("T", " ")),
         ("seed", run.seed),
         ("measured with", result.get("protocol")),
+        ("scored", scored_text(run)),
         ("coterie", config.get("coterie")),
     ]
     return [(name, value) for name, value in known if value not in (None, "")]
+
+
+def scored_text(run: RunFiles) -> str:
+    """How many clients the final metrics are of, where these are not all; else empty."""
+    scored = run.result.get("scored")
+    tables = [run.clients.get(name) for name in ("test_clients", "clients")]
+    count = next((len(table["client"]) for table in tables if table), scored)
+    return "" if scored in (None, count) else f"{scored} of {count} clients"
 
 
 def run_warnings(rounds: Sequence[Round], result: dict[str, Any]) -> list[tuple[str, str]]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -75,6 +76,15 @@ class NetworkTask(ABC):
         if self._build is None:
             return self.layout.flatten(self.module)
         return self.layout.flatten(build_seeded(self._build, generator.initial_seed()))
+
+    def double(self) -> Self:
+        """The same task in double precision, for checks that rounding must not disturb."""
+        other, build = copy.copy(self), self._build
+        other._build = None if build is None else lambda: build().double()
+        other.module = copy.deepcopy(self.module).double()
+        other.layout = Layout(other.module)
+        other._feature_type = None if self._feature_type is None else other.layout.dtype
+        return other
 
     def inputs(self, x: Any) -> Any:
         """Features in the type and scale that the network takes."""

@@ -42,7 +42,9 @@ class Regression(NetworkTask):
         return type(self).losses is Regression.losses
 
     def draw(self, generator: torch.Generator) -> Tensor:
-        return super().draw(generator) if self._draw is None else self._draw(generator)
+        if self._draw is None:
+            return super().draw(generator)
+        return self._draw(generator).to(self.layout.dtype)
 
     def losses(self, output: Tensor, y: Tensor) -> Tensor:
         """Squared errors of all samples: outputs [..., n, 1], targets [..., n] give [..., n]."""

@@ -74,7 +74,7 @@ class Optimizer:
     def to_vector(self, tensors: Sequence[Tensor]) -> Tensor:
         """The state for tensors of these shapes as one vector: the steps so far, then the slots."""
         slots = self.slots or [[torch.zeros_like(t) for t in tensors]] * SLOTS[self.kind]
-        steps = tensors[0].new_tensor([self.steps])
+        steps = tensors[0].new_full((1,), self.steps)
         return torch.cat([steps, *(part.reshape(-1) for slot in slots for part in slot)])
 
 

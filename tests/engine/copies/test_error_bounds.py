@@ -8,7 +8,7 @@ from torch import nn
 
 import coterie
 from coterie import Regression
-from coterie.core.cohort import Rows
+from coterie.core.rows import Rows
 from coterie.data.federation import Samples
 from coterie.engine.copies.error_bounds import (
     ErrorBounds,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from coterie import Classification, Regression
-from coterie.core.cohort import Rows
+from coterie.core.rows import Rows
 from coterie.data.federation import Samples
 from coterie.engine.copies import lockstep
 from coterie.engine.copies.lockstep import LockstepClients, LockstepKernel, LockstepThreads

@@ -4,7 +4,8 @@ import torch
 from torch import nn
 
 from coterie import Classification
-from coterie.core.cohort import Cohort, Rows
+from coterie.core.cohort import Cohort
+from coterie.core.rows import Rows
 from coterie.data.federation import Samples
 from coterie.engine.client_memory import ClientMemory
 from coterie.engine.kernels.batched import BatchedKernel

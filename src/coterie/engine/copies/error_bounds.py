@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from coterie.core.cohort import Rows
+from coterie.core.rows import Rows
 from coterie.engine.kernels.blocks import SHARED_OUTPUT_BYTES
 from coterie.tensors.devices import working_bytes
 

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from coterie.core.cohort import Rows
 from coterie.core.kernel import Descent, Kernel, Minimisation, Seeds
+from coterie.core.rows import Rows
 from coterie.core.task import Task
 from coterie.data.federation import Samples
 from coterie.engine.chunks import ChunkCache, Chunking

@@ -13,7 +13,7 @@ from weakref import ref
 import torch
 from torch import Tensor
 
-from coterie.core.cohort import Rows, nan_to_inf
+from coterie.core.rows import Rows, nan_to_inf
 from coterie.engine.copies.error_bounds import ErrorBounds
 from coterie.engine.kernels.batched import BatchedKernel
 from coterie.engine.kernels.blocks import blocks_by_weights

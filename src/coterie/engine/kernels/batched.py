@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from coterie.core.cohort import Rows
 from coterie.core.kernel import Descent, Minimisation, Seeds
+from coterie.core.rows import Rows
 from coterie.core.task import Task
 from coterie.engine.kernels import sample_space
 from coterie.engine.kernels.blocks import blocks_by_weights

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from coterie.core.cohort import Rows
+from coterie.core.rows import Rows
 from coterie.tensors.devices import cache_bytes
 from coterie.tensors.threads import most_threads
 

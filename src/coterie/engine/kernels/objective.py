@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from coterie.core.cohort import Rows
 from coterie.core.kernel import Descent
 from coterie.core.layout import Layout
+from coterie.core.rows import Rows
 from coterie.tensors.optimizers import clip_norms
 
 
@@ -50,28 +50,25 @@ class ObjectiveTerms:
         """
         if self.is_empty:
             return losses
-        places = list(zip(names, now, strict=True))
-        found = [
-            self._pull(name, gradient, place, here)
-            for gradient, (name, place) in zip(losses, places, strict=True)
-        ]
-        if self.clip:
-            found = clip_norms(found, self.clip, self.lead)
-        if not self.weight_decay:
-            return found
-        return [
-            gradient + self._moving(name, self.weight_decay * place)
-            for gradient, (name, place) in zip(found, places, strict=True)
-        ]
-
-    def _pull(self, name: str, gradient: Tensor, now: Tensor, here: slice | None) -> Tensor:
+        found, place = losses, tuple(now)
         if self.anchor is not None and self.pull is not None:
-            anchor = self.anchor[name] if here is None else self.anchor[name][here]
-            gradient = gradient + self.pull[name] * (now - anchor)
-        return self._moving(name, gradient)
+            anchors = (self.anchor[name] for name in names)
+            found = [
+                gradient + self.pull[name] * (w - (anchor if here is None else anchor[here]))
+                for name, gradient, w, anchor in zip(names, found, place, anchors, strict=True)
+            ]
+        if self.clip:
+            found = clip_norms(self._moving(names, found), self.clip, self.lead)
+        if self.weight_decay:
+            found = [g + self.weight_decay * w for g, w in zip(found, place, strict=True)]
+        return self._moving(names, found)
 
-    def _moving(self, name: str, gradient: Tensor) -> Tensor:
-        return gradient if self.moves is None else gradient * self.moves[name]
+    def _moving(self, names: Sequence[str], gradients: list[Tensor]) -> list[Tensor]:
+        """Gradients that are zero where nothing moves."""
+        moves = self.moves
+        if moves is None:
+            return gradients
+        return [g * moves[name] for name, g in zip(names, gradients, strict=True)]
 
 
 class MiniBatches(NamedTuple):

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from coterie.core.cohort import Rows, nan_to_inf
+from coterie.core.rows import Rows, nan_to_inf
 from coterie.engine.kernels.linear_layers import LinearLayers
 from coterie.engine.kernels.shared_models import (
     compare_models,

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from coterie.core.cohort import Rows, nan_to_inf
 from coterie.core.errors import DataError
 from coterie.core.kernel import Descent, Minimisation, Seeds
+from coterie.core.rows import Rows, nan_to_inf
 from coterie.core.samples import as_batch
 from coterie.core.task import Task
 from coterie.engine.kernels.minimise import minimise_one

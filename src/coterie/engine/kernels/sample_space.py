@@ -26,8 +26,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.core.cohort import Rows
 from coterie.core.kernel import Descent
+from coterie.core.rows import Rows
 from coterie.engine.kernels.blocks import block_size
 from coterie.engine.kernels.displaced import BaseModels, DisplacedModels
 from coterie.engine.kernels.linear_layers import LinearLayers, ScratchBuffers

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from coterie.core.cohort import Rows, nan_to_inf
+from coterie.core.rows import Rows, nan_to_inf
 from coterie.engine.kernels.blocks import SHARED_OUTPUT_BYTES
 from coterie.engine.kernels.linear_layers import LinearLayers
 from coterie.engine.kernels.matmul import selected_outputs

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, vmap
 
-from coterie.core.cohort import Rows, nan_to_inf
 from coterie.core.errors import DataError
 from coterie.core.kernel import Descent, Minimisation, Seeds, StepRule
 from coterie.core.layout import keeps_statistics
+from coterie.core.rows import Rows, nan_to_inf
 from coterie.core.task import Task
 from coterie.engine.kernels.module_calls import Tensors, copy_tensors, differentiate, training
 from coterie.engine.kernels.objective import (

@@ -1,0 +1,302 @@
+"""Comparing algorithms from Python: every one on every federation, with every seed."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from coterie.core.algorithm import Algorithm
+from coterie.core.errors import CoterieError, CoterieWarning, SettingError, did_you_mean
+from coterie.core.task import Task
+from coterie.data.federation import Federation
+from coterie.evaluation.significance import ComparisonResults, finite_metrics
+from coterie.experiment.comparison import DEFAULT_SEEDS
+from coterie.experiment.frames import import_pandas
+from coterie.experiment.plan import find_owners, make_plan, names_a_file
+from coterie.experiment.run import Run
+from coterie.experiment.settings import RunSettings, make_settings, setting_names
+from coterie.experiment.simulate import (
+    check_algorithm_argument,
+    check_federation_argument,
+    check_task_argument,
+    simulate,
+)
+from coterie.files import write_text
+from coterie.registry import algorithm_name, resolve
+from coterie.report import figures
+from coterie.report.comparison_page import render_comparison
+from coterie.report.run_files import RunFiles
+from coterie.report.text_tables import latex_table, markdown_table
+
+STAND_IN = "fedavg"  # has no settings of its own that a federation suggests
+
+
+class Source(NamedTuple):
+    """Where the clients of a comparison come from: a name, or data with their task."""
+
+    name: str = ""
+    data: tuple[Federation, Task] | None = None
+
+
+@dataclass(frozen=True)
+class ComparedRuns:
+    """What became of the runs of a comparison."""
+
+    groups: dict[str, dict[str, list[RunFiles]]]  # federation -> algorithm -> runs by seed
+    failures: dict[tuple[str, str, int], str]  # (federation, algorithm, seed) -> what went wrong
+
+    @property
+    def results(self) -> ComparisonResults:
+        """The metrics of all runs."""
+        return ComparisonResults(
+            {
+                federation: {
+                    label: {run.seed: run.metrics for run in runs} for label, runs in labels.items()
+                }
+                for federation, labels in self.groups.items()
+            }
+        )
+
+    @property
+    def table(self) -> Any:
+        """A pandas frame: mean and standard deviation over seeds, and how far behind the best.
+
+        It says what `coterie compare` prints, with a row for each federation and algorithm.
+        """
+        pandas = import_pandas()
+        frames = []
+        for federation in self.groups:
+            (_, *head), rows = self.results.table(federation)
+            index = [(federation, row[0]) for row in rows]
+            frame = pandas.DataFrame([row[1:] for row in rows], columns=head)
+            frame.index = pandas.MultiIndex.from_tuples(index, names=["federation", "algorithm"])
+            frames.append(frame)
+        return frames[0].droplevel(0) if len(frames) == 1 else pandas.concat(frames)
+
+    @property
+    def runs(self) -> Any:
+        """A pandas frame with a row for each federation, algorithm and seed: all its metrics."""
+        pandas = import_pandas()
+        rows = {
+            (federation, label, seed): metrics
+            for federation, labels in self.results.metrics.items()
+            for label, seeds in labels.items()
+            for seed, metrics in seeds.items()
+        }
+        frame = pandas.DataFrame.from_dict(rows, orient="index")
+        frame.index.names = ["federation", "algorithm", "seed"]
+        return frame
+
+    def latex(self) -> str:
+        """The table for a paper, one for each federation, as `coterie compare --format latex`."""
+        return "\n\n".join(latex_table(*self.results.table(each)) for each in self.groups)
+
+    def __str__(self) -> str:
+        return "\n\n".join(
+            f"{each}\n\n{markdown_table(*self.results.table(each))}" for each in self.groups
+        )
+
+    def figure(self, metric: str = "accuracy") -> Any:
+        """A plotly figure: the mean of a metric at the end, with the deviation over seeds."""
+        values = {
+            federation: {
+                label: finite_metrics((run.metrics for run in runs), metric)
+                for label, runs in labels.items()
+            }
+            for federation, labels in self.groups.items()
+        }
+        return self._plot(figures.mean_points(values, metric), metric)
+
+    def curves(self, metric: str = "accuracy", federation: str = "") -> Any:
+        """A plotly figure: the mean of a metric over the rounds, in a band of one deviation."""
+        labels = self.groups[federation or next(iter(self.groups))]
+        histories = {label: [run.rounds for run in runs] for label, runs in labels.items()}
+        return self._plot(figures.mean_curves(histories, metric), metric)
+
+    def report(self, path: str | Path = "report.html") -> Path:
+        """Write a self-contained page about the comparison."""
+        tables = {each: self.results.table(each) for each in self.groups}
+        write_text(Path(path), render_comparison(self.groups, tables, Path(path).parent))
+        return Path(path)
+
+    def _plot(self, figure: figures.Figure | None, metric: str) -> Any:
+        from plotly.graph_objects import Figure
+
+        if figure is None:
+            known = self.runs.columns.tolist()
+            raise SettingError(f"no run has the metric {metric} (metrics: {', '.join(known)})")
+        return Figure(figure)
+
+
+def compare(
+    algorithms: Sequence[Algorithm[Any] | str] | Mapping[str, Algorithm[Any] | str],
+    federations: Any,
+    task: Task | None = None,
+    *,
+    seeds: int | Sequence[int] = DEFAULT_SEEDS,
+    folder: str | Path | None = None,
+    **settings: Any,
+) -> ComparedRuns:
+    """Run every algorithm on every federation with every seed, one after another.
+
+    `algorithms` are instances or names, in a list or, with labels of their own, in a dict.
+    `federations` is a federation with its `task`, a pair of both, a name as of `coterie run`, or
+    several in a list or a dict. Settings go to every run that has them, as on the command line;
+    those of an instance are its own. With a `folder`, every run leaves its files in it, and one
+    that is there already is taken up. A run that fails is warned of and left out.
+
+    >>> import coterie
+    >>> found = coterie.compare(
+    ...     [coterie.IFCA(k=4), "fedavg"], "rotated-digits", clients=8, rounds=2, seeds=2
+    ... )
+    >>> found.table.index.tolist(), len(found.runs)
+    (['ifca', 'fedavg'], 4)
+    """
+    chosen, sources = label_algorithms(algorithms), label_federations(federations, task)
+    check_settings(chosen, sources, settings)
+    numbers = range(seeds) if isinstance(seeds, int) else seeds
+    if not len(numbers):
+        raise SettingError(f"`seeds` must be at least one, got {seeds}")
+    groups: dict[str, dict[str, list[RunFiles]]] = {}
+    failures: dict[tuple[str, str, int], str] = {}
+    for federation, source in sources.items():
+        for label, algorithm in chosen.items():
+            group = groups.setdefault(federation, {}).setdefault(label, [])
+            for seed in numbers:
+                place = None if folder is None else Path(folder) / f"{federation}-{label}-{seed}"
+                try:
+                    run = do_run(algorithm, source, seed, settings, place)
+                except CoterieError as error:
+                    failures[federation, label, seed] = str(error)
+                    text = f"{label} on {federation} with seed {seed} failed: {error}"
+                    warnings.warn(text, CoterieWarning, stacklevel=2)
+                else:
+                    facts = (run.config, run.records, run.result)
+                    group.append(RunFiles(place or Path(), *facts, {}, {}, []))
+    if not any(group for labels in groups.values() for group in labels.values()):
+        raise CoterieError(f"all runs failed: {next(iter(failures.values()))}")
+    return ComparedRuns(groups, failures)
+
+
+def do_run(
+    algorithm: Algorithm[Any] | str,
+    source: Source,
+    seed: int,
+    settings: Mapping[str, Any],
+    place: Path | None,
+) -> Run:
+    """One run of a comparison, in a folder if there is one."""
+    resume = place is not None and (place / "config.json").exists()
+    if source.data is not None:
+        method: Algorithm[Any] = (
+            make_settings(resolve("algorithm", algorithm), settings)
+            if isinstance(algorithm, str)
+            else algorithm
+        )
+        own = {name: settings[name] for name in setting_names(RunSettings) if name in settings}
+        own["seed"] = seed
+        return simulate(method, *source.data, folder=place, resume=resume, **own)
+    name = algorithm if isinstance(algorithm, str) else STAND_IN
+    known = known_settings(algorithm, source, settings)
+    words = [f"{key}={value}" for key, value in settings.items() if key in known]
+    plan = make_plan([name, source.name, *words, f"seed={seed}"])
+    if not isinstance(algorithm, str):
+        plan = plan._replace(algorithm=algorithm, algorithm_name=algorithm_name(algorithm))
+        plan = plan._replace(command="")
+    run = plan.run(plan.config())
+    if place is not None:
+        run.use(place, resume=resume)
+    return run.complete()
+
+
+def known_settings(
+    algorithm: Algorithm[Any] | str, source: Source, settings: Mapping[str, Any]
+) -> set[str]:
+    """The names of the settings that a run of a comparison understands."""
+    if source.data is not None:
+        own = setting_names(resolve("algorithm", algorithm)) if isinstance(algorithm, str) else []
+        return {*own, *setting_names(RunSettings)}
+    name = algorithm if isinstance(algorithm, str) else STAND_IN
+    federation = "table" if names_a_file(source.name) else source.name
+    owners = find_owners(name, federation, str(settings.get("network", "")))
+    return {*setting_names(*(owners if name == algorithm else owners[1:]))}
+
+
+def check_settings(
+    algorithms: Mapping[str, Algorithm[Any] | str],
+    sources: Mapping[str, Source],
+    settings: Mapping[str, Any],
+) -> None:
+    """Refuse settings that no run of the comparison has."""
+    if "seed" in settings:
+        raise SettingError("the seeds of a comparison are given as `seeds`, as in seeds=[3, 4]")
+    pairs = [(each, source) for each in algorithms.values() for source in sources.values()]
+    known = set[str]().union(*(known_settings(*pair, settings) for pair in pairs))
+    for name in settings:
+        if name not in known:
+            raise SettingError(
+                f"no run of the comparison has a setting named {name}{did_you_mean(name, known)}"
+            )
+
+
+def label_algorithms(algorithms: Any) -> dict[str, Algorithm[Any] | str]:
+    """Algorithms by what they are called: their name, and the settings that tell them apart."""
+    if isinstance(algorithms, Mapping):
+        labelled = dict(algorithms)
+    else:
+        if isinstance(algorithms, str) or not isinstance(algorithms, Sequence):
+            algorithms = [algorithms]
+        names = [each if isinstance(each, str) else algorithm_name(each) for each in algorithms]
+        labelled = {}
+        for each, name in zip(algorithms, names, strict=True):
+            alike = [a for a, n in zip(algorithms, names, strict=True) if n == name]
+            label = " ".join([name, *telling_settings(each, alike)])
+            if label in labelled:
+                raise SettingError(f"{label} is in the comparison twice")
+            labelled[label] = each
+    for each in labelled.values():
+        if not isinstance(each, str):
+            check_algorithm_argument(each)
+    if not labelled:
+        raise SettingError("a comparison needs at least one algorithm, got none")
+    return labelled
+
+
+def telling_settings(algorithm: Any, alike: Sequence[Any]) -> list[str]:
+    """The settings of an algorithm in which others of its name differ, as in k=4."""
+    if len(alike) < 2 or any(isinstance(each, str | type) for each in alike):
+        return []
+    values = [asdict(each) for each in alike]
+    own = asdict(algorithm)
+    return [f"{key}={own[key]}" for key in own if len({str(each[key]) for each in values}) > 1]
+
+
+def label_federations(federations: Any, task: Task | None) -> dict[str, Source]:
+    """Federations by what they are called."""
+    if isinstance(federations, Mapping):
+        return {label: read_source(each, task) for label, each in federations.items()}
+    labelled: dict[str, Source] = {}
+    for each in federations if isinstance(federations, list) else [federations]:
+        source = read_source(each, task)
+        name = source.name or (source.data[0].name if source.data else "")
+        if name in labelled:
+            raise SettingError(f"{name} is in the comparison twice; a dict gives both their names")
+        labelled[name] = source
+    if not labelled:
+        raise SettingError("a comparison needs at least one federation, got none")
+    return labelled
+
+
+def read_source(federation: Any, task: Task | None) -> Source:
+    """A federation of a comparison: a name, a pair of data and task, or data for the given task."""
+    if isinstance(federation, str):
+        return Source(name=federation)
+    if isinstance(federation, tuple) and len(federation) == 2:
+        federation, task = federation
+    check_federation_argument(federation)
+    check_task_argument(task)
+    assert task is not None
+    return Source(data=(federation, task))

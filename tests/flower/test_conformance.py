@@ -1,0 +1,93 @@
+"""Every algorithm over a network is the simulated one, whatever becomes of replies on the way."""
+
+import warnings
+
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="the extra `flower` is not installed")
+
+from coterie.checks import short_run, small_federation
+from coterie.core.errors import CoterieWarning
+from coterie.core.state import state_tensors
+from tests.flower.small import SIZES, SmallApp, SmallGrid, draw_faults, run_over
+from tests.test_conformance import CASES
+
+ROUNDS = 3
+OF_NODE = {1: [0, 1, 2], 2: [3, 4, 5], 3: [6, 7, 8]}
+
+
+@pytest.fixture(scope="module")
+def simulated():
+    """The run of a case that is simulated, made once."""
+    made = {}
+
+    def run(name):
+        if name not in made:
+            made[name] = short_run(CASES[name], small_federation(SIZES), rounds=ROUNDS)
+        return made[name]
+
+    return run
+
+
+def over_network(name, folder, fault=lambda node, header: None, **network):
+    """The run of a case over three nodes, and the grid."""
+    settings = {"timeout": 0.005, "patience": 60.0, "quorum": 1.0, **network}
+    app = SmallApp(CASES[name], network=settings, rounds=ROUNDS)
+    grid = SmallGrid(app, folder, fault)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CoterieWarning)
+        return run_over(grid, app), grid
+
+
+def assert_alike(one, other):
+    assert torch.equal(one.clusters, other.clusters)
+    found = state_tensors(one.state)
+    for path, value in state_tensors(other.state).items():
+        torch.testing.assert_close(found[path], value, rtol=1e-9, atol=1e-9, equal_nan=True)
+    assert one.metrics == pytest.approx(other.metrics, rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_without_faults_it_is_the_simulated_run(name, tmp_path, simulated):
+    run, _ = over_network(name, tmp_path, timeout=10.0)
+    assert_alike(run, simulated(name))
+    assert [record["answered"] for record in run.records] == [len(SIZES)] * ROUNDS
+    assert {record["refused"] + record["silent"] for record in run.records} == {0}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_late_and_repeated_replies_change_nothing(name, tmp_path, simulated):
+    run, grid = over_network(name, tmp_path, draw_faults(name, late=0.1, repeated=0.1))
+    assert grid.faults
+    assert_alike(run, simulated(name))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_lost_replies_cost_their_clients_and_nothing_else(name, tmp_path):
+    last = []
+
+    def fault(node, header):
+        """Node 3 is silent in round 2, node 2 when the outcome is scored; others lose some."""
+        if header["do"] == "score" and header["rounds"] == ROUNDS:
+            last.append(node)
+            return "lost" if node == 2 else None
+        if header["do"] == "step" and not header["trains"]:
+            return None
+        return "lost" if node == 3 and header.get("round") == 1 else None
+
+    run, _ = over_network(name, tmp_path, fault, quorum=0.3)
+    answered = [record["answered"] for record in run.records]
+    assert answered == [9, 6, 9]
+    assert run.records[1]["silent"] >= 3
+    assert run.evaluation.serving.ids.tolist() == OF_NODE[1] + OF_NODE[3]
+    for path, value in state_tensors(run.state).items():
+        if value.is_floating_point():
+            assert bool(value.isfinite().all()), path
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_run_ends_finite_however_replies_are_lost(name, tmp_path):
+    run, grid = over_network(name, tmp_path, draw_faults(name, lost=0.15, late=0.1), quorum=0.3)
+    assert grid.faults
+    assert bool(torch.isfinite(run.models).all())

@@ -1,0 +1,54 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from coterie.files import LOCK, FolderLock, lock_owner
+
+
+def test_a_locked_folder_is_refused_until_it_is_released(tmp_path):
+    lock = FolderLock(tmp_path)
+    assert lock_owner(tmp_path) == str(os.getpid())
+    with pytest.raises(BlockingIOError):
+        FolderLock(tmp_path)
+    lock.release()
+    assert list(tmp_path.iterdir()) == []
+    again = FolderLock(tmp_path)
+    lock.release()  # a second time: it is another's now
+    with pytest.raises(BlockingIOError):
+        FolderLock(tmp_path)
+    again.release()
+
+
+HOLDER = """
+import os, sys, time
+from pathlib import Path
+from coterie.files import FolderLock
+lock = FolderLock(Path(sys.argv[1]))
+{then}
+print("locked", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("then", ["", "if not os.fork(): time.sleep(20), os._exit(0)"])
+def test_a_lock_ends_with_its_owner_however_that_ends(tmp_path, then):
+    owner = subprocess.Popen(
+        [sys.executable, "-c", HOLDER.format(then=then), str(tmp_path)], stdout=subprocess.PIPE
+    )
+    try:
+        assert owner.stdout.readline() == b"locked\n"
+        time.sleep(0.2)
+        with pytest.raises(BlockingIOError):
+            FolderLock(tmp_path)
+        owner.send_signal(signal.SIGKILL)
+        owner.wait()
+        assert (tmp_path / LOCK).exists()
+        FolderLock(tmp_path).release()  # also while a child of the owner lives on
+    finally:
+        owner.kill()
+        owner.wait()
+        owner.stdout.close()
