@@ -78,17 +78,13 @@ class ComparedRuns:
 
     @property
     def runs(self) -> Any:
-        """A pandas frame with a row for each federation, algorithm and seed: all its metrics."""
-        pandas = import_pandas()
-        rows = {
-            (federation, label, seed): metrics
+        """A pandas frame with a row for each run: federation, algorithm, seed and its metrics."""
+        return import_pandas().DataFrame(
+            {"federation": federation, "algorithm": label, "seed": seed, **metrics}
             for federation, labels in self.results.metrics.items()
             for label, seeds in labels.items()
             for seed, metrics in seeds.items()
-        }
-        frame = pandas.DataFrame.from_dict(rows, orient="index")
-        frame.index.names = ["federation", "algorithm", "seed"]
-        return frame
+        )
 
     def latex(self) -> str:
         """The table for a paper, one for each federation, as `coterie compare --format latex`."""
@@ -126,7 +122,7 @@ class ComparedRuns:
         from plotly.graph_objects import Figure
 
         if figure is None:
-            known = self.runs.columns.tolist()
+            known = self.runs.columns[3:].tolist()
             raise SettingError(f"no run has the metric {metric} (metrics: {', '.join(known)})")
         return Figure(figure)
 
