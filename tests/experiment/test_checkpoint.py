@@ -1,16 +1,21 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
+from coterie import FedAvg, Regression
 from coterie.core.errors import CheckpointError
 from coterie.data.federation import Samples
 from coterie.experiment.checkpoint import (
     Checkpoint,
     json_digest,
     load_checkpoint,
+    run_fingerprint,
     samples_fingerprint,
     save_checkpoint,
 )
+from coterie.experiment.settings import RunSettings
+from tests.algorithms.lines import line
 
 TENSORS = {
     "state.models": torch.randn(2, 3),
@@ -78,3 +83,19 @@ def test_samples_of_any_kind_have_a_fingerprint_of_their_own():
     assert len(set(found.values())) == len(clients)
     again = json_digest(samples_fingerprint(Samples.of(clients["tags"])))
     assert again == found["tags"]
+
+
+def test_a_run_with_other_frozen_weights_is_another_run():
+    def build():
+        return nn.Sequential(nn.Linear(1, 2).requires_grad_(False), nn.Linear(2, 1))
+
+    def fingerprint(network):
+        return run_fingerprint(FedAvg(), RunSettings(), Regression(network), line([1, 2]))
+
+    assert fingerprint(build) == fingerprint(build)
+    torch.manual_seed(1)
+    brought = build()
+    assert fingerprint(brought) != fingerprint(build)
+    before = fingerprint(brought)
+    brought[1].weight.data += 1  # where models begin does not matter to one who goes on
+    assert fingerprint(brought) == before
