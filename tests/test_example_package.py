@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from coterie.core.imports import load_object
+
 EXAMPLE = Path(__file__).parent.parent / "examples" / "soft-clusters"
 COTERIE = [
     sys.executable,
@@ -75,25 +77,24 @@ def test_its_names_are_found_and_run(site, tmp_path):
     assert (tmp_path / "c" / "dialects-fedem-0" / "result.json").exists()
 
 
-@pytest.mark.filterwarnings("ignore:the models of")
 def test_it_keeps_every_promise(installed):
     from coterie.checks import check_algorithm
     from coterie.experiment.plan import load
 
-    fedem = __import__("soft_clusters.fedem", fromlist=["FedEM"]).FedEM
+    fedem = load_object("soft_clusters.fedem:FedEM")
     check_algorithm(fedem(k=2, steps=2))
     federation, task = load("dialects", sentences=4, longest=4, width=3)
     check_algorithm(fedem(k=2, steps=1, iterations=2), task=task, federation=federation)
 
 
+@pytest.mark.filterwarnings("ignore::coterie.CoterieWarning")
 def test_mixtures_serve_better_than_clusters(installed):
     """Its reason to exist: clients that mix dialects."""
+    from coterie.algorithms.ifca import IFCA
     from coterie.experiment.plan import load
     from coterie.experiment.simulate import simulate
 
-    fedem = __import__("soft_clusters.fedem", fromlist=["FedEM"]).FedEM
-    from coterie.algorithms.ifca import IFCA
-
+    fedem = load_object("soft_clusters.fedem:FedEM")
     federation, task = load("dialects", speakers=8, longest=6, purity=2.0, width=8, seed=1)
     soft, hard = (
         simulate(algorithm, federation, task, rounds=12, seed=1, evaluate=12)

@@ -115,7 +115,7 @@ def resolve(kind: str, name: str) -> type[Any]:
         return SHELVES[kind][name]
     path = object_path(kind, name)
     owner = AS_SETTINGS[kind](path, load_object(path))
-    check_settings(path, owner)
+    check_setting_types(path, owner)
     return owner
 
 
@@ -270,7 +270,7 @@ def describe_object(found: Any) -> str:
     return f"something of the type {type(found).__name__}"
 
 
-def check_settings(path: str, owner: type[Any]) -> None:
+def check_setting_types(path: str, owner: type[Any]) -> None:
     """Refuse settings that cannot be written as key=value."""
     try:
         types = get_type_hints(owner)

@@ -14,7 +14,7 @@ import pytest
 
 import coterie
 from coterie.cli.common import new_folder
-from coterie.cli.main import main
+from coterie.cli.main import MISTAKE, main
 from coterie.registry import ALGORITHMS, FEDERATIONS, NETWORKS
 
 SMALL = ["ifca", "rotated-digits", "clients=8", "k=2", "rounds=3"]
@@ -487,3 +487,32 @@ def test_every_step_says_what_the_server_sees(name, step, seen, capsys):
     steps = re.split(r"^  (?=\w)", crossing, flags=re.MULTILINE)
     (lines,) = (text.splitlines() for text in steps if text.startswith(f"{step}\n"))
     assert lines[-1] == f"    the server sees {seen}"
+
+
+def test_a_finished_run_is_given_more_rounds(tmp_path, capsys):
+    words = ["run", "fedavg", "rotated-digits", "clients=8", "rounds=2"]
+    folder = str(tmp_path / "r")
+    assert main([*words, "--out", folder]) == 0
+    assert main(["run", "--resume", folder, "rounds=4", "--json"]) == 0
+    longer = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert main([*words[:-1], "rounds=4", "--out", str(tmp_path / "w"), "--json"]) == 0
+    whole = json.loads(capsys.readouterr().out)
+    assert (longer["rounds"], longer["metrics"]) == (4, whole["metrics"])
+    config = json.loads((tmp_path / "r" / "config.json").read_text())
+    assert config["command"].endswith("clients=8 rounds=4")
+    assert main(["run", "--resume", folder, "rounds=3"]) == MISTAKE
+    assert "at least the rounds that are done, 4, got 3" in capsys.readouterr().err
+    assert main(["run", "--resume", folder, "lr=0.3"]) == MISTAKE
+    assert "a resumed run keeps its settings: `lr` is" in capsys.readouterr().err
+
+
+def test_a_comparison_shows_what_diverged_and_what_is_left_of_failures(tmp_path, capsys):
+    words = ["compare", "fedavg,local,ifca", "linear-mixture", "clients=6", "rounds=2", "seeds=1"]
+    words += ["fedavg.lr=1e9", "ifca.k=40", "--out", str(tmp_path / "c")]
+    assert main(words) == MISTAKE
+    said = capsys.readouterr()
+    assert "diverged" in said.out
+    assert "| local " in said.out
+    assert "1 of 3 runs failed: ifca" in said.err
+    assert "Traceback" not in said.err
+    assert (tmp_path / "c" / "report.html").exists()

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from coterie.core.errors import SettingError
-from coterie.experiment.comparison import Comparison, results_of_jobs
+from coterie.experiment.comparison import Comparison, part_names, results_of_jobs
 
 
 def test_every_run_gets_the_settings_that_it_understands():
@@ -47,3 +47,32 @@ def test_results_belong_to_the_jobs_in_their_order(tmp_path):
         "ifca": {0: {"accuracy": 0}, 1: {"accuracy": 1}},
         "local": {0: {"accuracy": 2}, 1: {"accuracy": 3}},
     }
+
+
+def test_files_of_one_name_have_folders_of_their_own(tmp_path):
+    places = []
+    for name in ("a/data.csv", "b/data.csv", "b/data.tsv", "other.csv"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x")
+        places.append(str(tmp_path / name))
+    names = part_names([*places, "rotated-digits"])
+    assert len(set(names.values())) == 5
+    assert names[places[3]] == "other"
+    assert names["rotated-digits"] == "rotated-digits"
+    assert part_names(places[1::-1])[places[0]] == names[places[0]]  # whatever their order
+
+
+def test_what_is_named_twice_is_refused():
+    for words in (["ifca,ifca", "rotated-digits"], ["ifca", "digits,digits"]):
+        with pytest.raises(SettingError, match="is in the comparison twice"):
+            Comparison.parse(words)
+
+
+def test_a_run_that_failed_is_left_out(tmp_path):
+    comparison = Comparison.parse(["ifca,local", "rotated-digits", "seeds=2"])
+    done = {"metrics": {"accuracy": 0.5, "loss": None}}
+    results = results_of_jobs(comparison, [None, done, None, None])
+    head, rows = results.table("rotated-digits")
+    assert [row[:3] for row in rows] == [["ifca", "50.00", "diverged"], ["local", "", ""]]
+    assert head[-1] == "against ifca"
+    assert results.csv().count("\n") == 1

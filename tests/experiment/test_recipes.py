@@ -242,3 +242,15 @@ def test_metrics_without_a_published_number_are_shown_and_give_the_order(tiny):
 def test_an_unknown_recipe_is_refused_with_the_near_ones(tiny):
     with pytest.raises(SettingError, match="no recipe is named nobody/table1; did you mean"):
         recipes.find_recipe("nobody/table1")
+
+
+def test_runs_that_diverged_or_failed_leave_the_numbers_of_the_others(tiny):
+    recipe = recipes.find_recipe("nobody/table0")
+    fine, wild = {"metrics": {"accuracy": 0.4, "ari": 0.0}}, {"metrics": {"accuracy": None}}
+    numbers = recipe.numbers("full", 2, [fine, wild, None, fine])
+    assert numbers == {"local": {}}
+    _, rows, _ = recipe.verdicts(numbers)
+    assert [row[3] for row in rows] == ["diverged", "diverged", "not run"]
+    numbers = recipe.numbers("full", 2, [fine, fine, wild, fine])
+    assert numbers == {"local": {"accuracy": (0.4, 0.0), "ari": (0.0, 0.0)}, "ifca": {}}
+    recipe.save_numbers("full", 2, numbers)

@@ -99,6 +99,7 @@ def test_a_setting_with_the_name_of_one_of_the_network_is_refused(own):
         make_app("fedavg", f"{where}:digits")
 
 
+@pytest.mark.filterwarnings("ignore:node . replied with an error:coterie.CoterieWarning")
 def test_an_algorithm_may_use_steps_of_another_of_ones_own(own, tmp_path):
     """Each has to be allowed: the server cannot reach the second through the first."""
     names, words = own_words(own)

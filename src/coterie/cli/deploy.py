@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import sys
 from collections.abc import Callable
 from datetime import datetime
@@ -130,12 +129,25 @@ def deploy_local(options: argparse.Namespace) -> int:
         on_round=lambda record: print(round_line(record, app.plan.settings.rounds), flush=True),
     )
     if code == 0:
-        shutil.rmtree(home, ignore_errors=True)
+        remove_nodes(home, nodes)
         print(f"Report: {out / 'report.html'}")
     elif (out / "checkpoint.safetensors").exists():
         again = f"coterie deploy local {options.app} --nodes {options.nodes} --resume {out}"
         print(f"coterie: `{again}` goes on from the checkpoint", file=sys.stderr)
     return code
+
+
+def remove_nodes(home: Path, nodes: list[Path]) -> None:
+    """Remove the files of nodes and what their clients kept; whatever else is there stays."""
+    from coterie.flower.memory_folders import kept_runs, remove_run
+
+    for node in nodes:
+        for run in kept_runs(node.parent / "memory"):
+            remove_run(run)
+        node.unlink(missing_ok=True)
+    for folder in (*(n.parent / "memory" for n in nodes), *(n.parent for n in nodes), home):
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
 
 
 def round_line(record: dict[str, Any], rounds: int) -> str:

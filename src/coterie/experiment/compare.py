@@ -34,7 +34,7 @@ from coterie.report.text_tables import latex_table, markdown_table
 STAND_IN = "fedavg"  # has no settings of its own that a federation suggests
 
 
-class Source(NamedTuple):
+class ComparedData(NamedTuple):
     """Where the clients of a comparison come from: a name, or data with their task."""
 
     name: str = ""
@@ -78,17 +78,13 @@ class ComparedRuns:
 
     @property
     def runs(self) -> Any:
-        """A pandas frame with a row for each federation, algorithm and seed: all its metrics."""
-        pandas = import_pandas()
-        rows = {
-            (federation, label, seed): metrics
+        """A pandas frame with a row for each run: federation, algorithm, seed and its metrics."""
+        return import_pandas().DataFrame(
+            {"federation": federation, "algorithm": label, "seed": seed, **metrics}
             for federation, labels in self.results.metrics.items()
             for label, seeds in labels.items()
             for seed, metrics in seeds.items()
-        }
-        frame = pandas.DataFrame.from_dict(rows, orient="index")
-        frame.index.names = ["federation", "algorithm", "seed"]
-        return frame
+        )
 
     def latex(self) -> str:
         """The table for a paper, one for each federation, as `coterie compare --format latex`."""
@@ -126,7 +122,7 @@ class ComparedRuns:
         from plotly.graph_objects import Figure
 
         if figure is None:
-            known = self.runs.columns.tolist()
+            known = self.runs.columns[3:].tolist()
             raise SettingError(f"no run has the metric {metric} (metrics: {', '.join(known)})")
         return Figure(figure)
 
@@ -183,7 +179,7 @@ def compare(
 
 def do_run(
     algorithm: Algorithm[Any] | str,
-    source: Source,
+    source: ComparedData,
     seed: int,
     settings: Mapping[str, Any],
     place: Path | None,
@@ -213,7 +209,7 @@ def do_run(
 
 
 def known_settings(
-    algorithm: Algorithm[Any] | str, source: Source, settings: Mapping[str, Any]
+    algorithm: Algorithm[Any] | str, source: ComparedData, settings: Mapping[str, Any]
 ) -> set[str]:
     """The names of the settings that a run of a comparison understands."""
     if source.data is not None:
@@ -227,7 +223,7 @@ def known_settings(
 
 def check_settings(
     algorithms: Mapping[str, Algorithm[Any] | str],
-    sources: Mapping[str, Source],
+    sources: Mapping[str, ComparedData],
     settings: Mapping[str, Any],
 ) -> None:
     """Refuse settings that no run of the comparison has."""
@@ -274,11 +270,11 @@ def telling_settings(algorithm: Any, alike: Sequence[Any]) -> list[str]:
     return [f"{key}={own[key]}" for key in own if len({str(each[key]) for each in values}) > 1]
 
 
-def label_federations(federations: Any, task: Task | None) -> dict[str, Source]:
+def label_federations(federations: Any, task: Task | None) -> dict[str, ComparedData]:
     """Federations by what they are called."""
     if isinstance(federations, Mapping):
         return {label: read_source(each, task) for label, each in federations.items()}
-    labelled: dict[str, Source] = {}
+    labelled: dict[str, ComparedData] = {}
     for each in federations if isinstance(federations, list) else [federations]:
         source = read_source(each, task)
         name = source.name or (source.data[0].name if source.data else "")
@@ -290,13 +286,13 @@ def label_federations(federations: Any, task: Task | None) -> dict[str, Source]:
     return labelled
 
 
-def read_source(federation: Any, task: Task | None) -> Source:
+def read_source(federation: Any, task: Task | None) -> ComparedData:
     """A federation of a comparison: a name, a pair of data and task, or data for the given task."""
     if isinstance(federation, str):
-        return Source(name=federation)
+        return ComparedData(name=federation)
     if isinstance(federation, tuple) and len(federation) == 2:
         federation, task = federation
     check_federation_argument(federation)
     check_task_argument(task)
     assert task is not None
-    return Source(data=(federation, task))
+    return ComparedData(data=(federation, task))

@@ -54,6 +54,7 @@ class Network:
         self.names = roster.names
         self.population, self.ids = len(sizes), torch.arange(len(sizes))
         self.seed = settings.seed
+        self.began = -1  # rounds done when this attempt began; -1: it begins anew
         self.rounds_done = 0
         self.rounds_saved = 0  # that the server's checkpoint holds
         self.exchanges = 0  # of steps that train, in this attempt
@@ -141,6 +142,7 @@ class Network:
                 "names": [self.names[i] for i in own.tolist()],
                 "run": self.run,
                 "attempt": self.attempt,
+                "began": self.began,
                 "exchange": self.exchanges,
                 "rounds": self.rounds_done,
                 "saved": self.rounds_saved,
@@ -177,7 +179,7 @@ class Network:
 
     def finish(self) -> None:
         """Tell the nodes that the run is over."""
-        header = {"do": "finish", "run": self.run, "attempt": self.attempt}
+        header = {"do": "finish", "run": self.run, "attempt": self.attempt, "began": self.began}
         self.roster.tell(Packet(header))
 
 

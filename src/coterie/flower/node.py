@@ -202,7 +202,8 @@ class Node:
         run, attempt = packet.get("run", str), packet.get("attempt", str)
         if not (run.isalnum() and attempt.isalnum()):
             raise BadPacket("a run must have a name of letters and digits")
-        return RunMemory(self.folder, run, self.names)
+        began = packet.get("began", int)
+        return RunMemory(self.folder, run, self.names, attempt=attempt, began=began)
 
 
 class NodeWorker:

@@ -66,7 +66,7 @@ def _frames(run: RunFiles) -> list[Frame]:
         for i, number in enumerate(taken.get("rounds", ()))
     ]
     final = run.clients.get("clients") or {}
-    if final.get("x") and final.get("y"):
+    if any(value is not None for value in final.get("x") or []):
         points = np.array([final["x"], final["y"]], dtype=float).T
         cluster = np.array([c if isinstance(c, int) else -1 for c in final["cluster"]])
         frames.append((len(run.rounds), run.clients.get("map") or "", points, cluster))
