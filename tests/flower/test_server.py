@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
-from coterie.core.errors import CheckpointError, CoterieError
+from coterie.core.errors import CheckpointError, CoterieError, SettingError
 from coterie.flower.wire import decode_packet
 from tests.flower.fake import DIGITS, IFCA, FakeGrid, alike, deployed, make_app, simulated, thirds
 
@@ -49,3 +49,8 @@ def test_a_run_with_other_settings_is_not_resumed(tmp_path):
     deployed(tmp_path, IFCA)
     with pytest.raises(CheckpointError, match="belongs to another run"):
         deployed(tmp_path, [*IFCA, "lr=0.2"], resume=True)
+
+
+def test_clusters_cannot_be_withheld_over_a_network(tmp_path):
+    with pytest.raises(SettingError, match="`withhold` must be nothing over a network"):
+        deployed(tmp_path, [*IFCA, "withhold=clusters"])

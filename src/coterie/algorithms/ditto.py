@@ -28,7 +28,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.core.algorithm import Info, Serving, Start
+from coterie.core.algorithm import Info, Serving, Start, Traits
 from coterie.core.clients import Clients, on_client
 from coterie.core.cohort import Cohort
 from coterie.core.fields import Cluster, Model, Size
@@ -61,7 +61,7 @@ class Ditto(LocalTraining):
     )
     weighting: str = weighting_setting()
 
-    can_withhold: ClassVar[bool] = True  # clusters of single clients, from the server
+    traits: ClassVar[Traits] = Traits(withholds=True)
 
     def init(self, start: Start) -> State:
         return State(start.models(1)[0], torch.tensor(0))

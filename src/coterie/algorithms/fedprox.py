@@ -24,7 +24,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.core.algorithm import Info, Serving, Start
+from coterie.core.algorithm import Info, Serving, Start, Traits
 from coterie.core.clients import Clients, on_client
 from coterie.core.cohort import Cohort
 from coterie.core.fields import Cluster, Model, Size
@@ -51,7 +51,7 @@ class FedProx(LocalTraining):
     mu: float = setting(0.1, "strength of local training's pull to the model sent", at_least(0))
     weighting: str = weighting_setting()
 
-    can_withhold: ClassVar[bool] = True  # clusters of single clients, from the server
+    traits: ClassVar[Traits] = Traits(withholds=True)
 
     def init(self, start: Start) -> State:
         return State(start.models(1)[0])

@@ -22,7 +22,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.core.algorithm import Info, Serving, Start
+from coterie.core.algorithm import Info, Serving, Start, Traits
 from coterie.core.clients import Clients, on_client
 from coterie.core.cohort import Cohort
 from coterie.core.errors import SettingError
@@ -48,7 +48,7 @@ class FedSGD(GradientSettings):
 
     weighting: str = weighting_setting()
 
-    can_withhold: ClassVar[bool] = True  # clusters of single clients, from the server
+    traits: ClassVar[Traits] = Traits(withholds=True)
 
     def init(self, start: Start) -> State:
         if keeps_statistics(start.task.module):

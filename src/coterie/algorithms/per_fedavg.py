@@ -29,7 +29,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.core.algorithm import Info, Serving, Start
+from coterie.core.algorithm import Info, Serving, Start, Traits
 from coterie.core.clients import Clients, on_client
 from coterie.core.cohort import Cohort
 from coterie.core.fields import Cluster, Model, Size
@@ -58,7 +58,7 @@ class PerFedAvg(GradientSettings):
     adapt_steps: int = setting(1, "steps of adaptation by a client that is served", at_least(0))
     weighting: str = weighting_setting()
 
-    can_withhold: ClassVar[bool] = True  # clusters of single clients, from the server
+    traits: ClassVar[Traits] = Traits(withholds=True)
 
     def init(self, start: Start) -> State:
         return State(start.models(1)[0])

@@ -109,6 +109,7 @@ class Traits:
     models: str = ""
     soft: bool = False  # whether clients are served mixtures of models
     draws: bool = True  # whether it draws, its first models or others, so that seeds matter
+    withholds: bool = False  # whether its server can do without knowing who is in which cluster
 
 
 def traits_of(algorithm: object) -> Traits:

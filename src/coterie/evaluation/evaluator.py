@@ -129,7 +129,7 @@ class Evaluator:
         Every client has its row; what is not known of it is None.
         """
         if serving.choose is not None:
-            return self._tables_of_nobody()
+            return self._tables_of_nobody(serving)
         what, points = self.map(serving)
         count, tested = len(self.federation), evaluation.summary.clients
         sizes, names = self.scorer.sizes("train"), self.federation.clients
@@ -156,16 +156,11 @@ class Evaluator:
             tables["sample_clusters"] = self._sample_table(evaluation.samples, k)
         return tables
 
-    def _tables_of_nobody(self) -> dict[str, Any]:
+    def _tables_of_nobody(self, serving: Serving) -> dict[str, Any]:
         """The clients that trained, of whom the server knows no more than how many samples."""
-        sizes, true = self.scorer.sizes("train"), self.federation.cluster
-        clients: dict[str, Any] = {
-            "client": list(range(len(sizes))),
-            "name": list(self.federation.clients) or None,
-            "samples": sizes.tolist(),
-            "cluster": [None] * len(sizes),
-            "true": None if true is None else true.tolist(),
-        }
+        sizes, names = self.scorer.sizes("train"), self.federation.clients
+        nobody = serving.for_clients(torch.zeros_like(serving.ids, dtype=torch.bool))
+        clients = client_columns(nobody, 0, sizes, self.federation.cluster, names)
         clients |= dict.fromkeys(("loss", "x", "y", "accuracy"))
         return {"map": "", "clients": clients, "test_clients": None}
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.channel.metering import ByteMeter
-from coterie.core.algorithm import Algorithm, Serving, serve_clients
+from coterie.core.algorithm import Algorithm, Serving, serve_clients, traits_of
 from coterie.core.errors import CoterieError, SettingError
 from coterie.core.population import Population
 from coterie.core.sampling import Sampling
@@ -360,7 +360,7 @@ class Run:
 
 def check_withholding(algorithm: Algorithm[Any], settings: RunSettings) -> None:
     """Refuse to withhold what an algorithm cannot do without."""
-    if settings.withheld and not getattr(algorithm, "can_withhold", False):
+    if settings.withheld and not traits_of(algorithm).withholds:
         raise SettingError(
             f"`withhold` must be nothing for {type(algorithm).__name__}, whose server looks at "
             f"single clients, got {settings.withhold}"
