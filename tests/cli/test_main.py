@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import coterie
+from coterie.cli import main as cli
 from coterie.cli.common import new_folder
 from coterie.cli.main import main
 from coterie.registry import ALGORITHMS, FEDERATIONS, NETWORKS

@@ -13,7 +13,8 @@ from tests.flower.fake import IFCA, FakeGrid, an_error, deployed, make_app, simu
 
 def test_metrics_keep_their_names_when_nodes_come_and_go():
     nodes = {1: SimpleNamespace(tested=False), 2: SimpleNamespace(tested=True)}
-    scorer = NetworkScorer(SimpleNamespace(roster=SimpleNamespace(nodes=nodes)))
+    app = SimpleNamespace(schema=None)
+    scorer = NetworkScorer(SimpleNamespace(roster=SimpleNamespace(nodes=nodes), app=app))
     del nodes[1]
     assert not scorer.tested
 

@@ -34,7 +34,7 @@ from coterie.report.text_tables import latex_table, markdown_table
 STAND_IN = "fedavg"  # has no settings of its own that a federation suggests
 
 
-class Source(NamedTuple):
+class ComparedFederation(NamedTuple):
     """Where the clients of a comparison come from: a name, or data with their task."""
 
     name: str = ""
@@ -179,7 +179,7 @@ def compare(
 
 def do_run(
     algorithm: Algorithm[Any] | str,
-    source: Source,
+    source: ComparedFederation,
     seed: int,
     settings: Mapping[str, Any],
     place: Path | None,
@@ -209,7 +209,7 @@ def do_run(
 
 
 def known_settings(
-    algorithm: Algorithm[Any] | str, source: Source, settings: Mapping[str, Any]
+    algorithm: Algorithm[Any] | str, source: ComparedFederation, settings: Mapping[str, Any]
 ) -> set[str]:
     """The names of the settings that a run of a comparison understands."""
     if source.data is not None:
@@ -223,7 +223,7 @@ def known_settings(
 
 def check_settings(
     algorithms: Mapping[str, Algorithm[Any] | str],
-    sources: Mapping[str, Source],
+    sources: Mapping[str, ComparedFederation],
     settings: Mapping[str, Any],
 ) -> None:
     """Refuse settings that no run of the comparison has."""
@@ -270,11 +270,11 @@ def telling_settings(algorithm: Any, alike: Sequence[Any]) -> list[str]:
     return [f"{key}={own[key]}" for key in own if len({str(each[key]) for each in values}) > 1]
 
 
-def label_federations(federations: Any, task: Task | None) -> dict[str, Source]:
+def label_federations(federations: Any, task: Task | None) -> dict[str, ComparedFederation]:
     """Federations by what they are called."""
     if isinstance(federations, Mapping):
         return {label: read_source(each, task) for label, each in federations.items()}
-    labelled: dict[str, Source] = {}
+    labelled: dict[str, ComparedFederation] = {}
     for each in federations if isinstance(federations, list) else [federations]:
         source = read_source(each, task)
         name = source.name or (source.data[0].name if source.data else "")
@@ -286,13 +286,13 @@ def label_federations(federations: Any, task: Task | None) -> dict[str, Source]:
     return labelled
 
 
-def read_source(federation: Any, task: Task | None) -> Source:
+def read_source(federation: Any, task: Task | None) -> ComparedFederation:
     """A federation of a comparison: a name, a pair of data and task, or data for the given task."""
     if isinstance(federation, str):
-        return Source(name=federation)
+        return ComparedFederation(name=federation)
     if isinstance(federation, tuple) and len(federation) == 2:
         federation, task = federation
     check_federation_argument(federation)
     check_task_argument(task)
     assert task is not None
-    return Source(data=(federation, task))
+    return ComparedFederation(data=(federation, task))
