@@ -33,6 +33,7 @@ LAYERS["deploy/flwr_internals"] = {"core"}
 LAYERS["flower"] = {*LAYERS}
 LAYERS["deploy"] = {*LAYERS}
 LAYERS["checks"] = {*LAYERS} - {"flower", "deploy"}
+LAYERS["extend"] = {"core", "vectors", "starts", "algorithms", "data", "tasks", "checks"}
 LAYERS["cli"] = {*LAYERS}
 
 # Names that several modules may define: the parts of every algorithm, and entry points.
@@ -153,10 +154,11 @@ def stems(folder):
 
 # Tests that are of a folder as a whole.
 TESTS_OF_A_FOLDER = {
+    "cli": {"own_names"},
     "flower": {"conformance"},
     "data/federations": {"federations"},
     "data/sources": {"sources"},
-    "engine": {"other_device"},
+    "engine": {"other_device", "pickled_shards"},
     "engine/kernels": {"agreement"},
     "report": {"browser"},
 }

@@ -1,5 +1,9 @@
-"""Every algorithm has a page, and all pages have the same headings."""
+"""Every algorithm has a page, and all pages have the same headings; what pages tell to do works."""
 
+import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -27,9 +31,41 @@ def test_an_algorithm_has_a_page_with_the_same_headings_as_the_others(name):
 
 
 def test_links_between_files_lead_somewhere():
-    import re
-
     root = DOCS.parent
     for page in [root / "README.md", root / "CONTRIBUTING.md", *DOCS.glob("*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+COTERIE = [
+    sys.executable,
+    "-P",
+    "-c",
+    "from coterie.cli.main import main; raise SystemExit(main())",
+]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("not __import__('importlib.util').util.find_spec('flwr')")
+def test_the_page_about_your_own_algorithm_can_be_followed(tmp_path):
+    """Its files are written into an empty folder and its commands are run there, in order."""
+    text = (DOCS / "your-own-algorithm.md").read_text()
+    for kind, block in re.findall(
+        r"^```(python|toml|sh)\n(.*?)^```", text, re.DOTALL | re.MULTILINE
+    ):
+        if kind != "sh":
+            name = re.match(r"# ([\w.]+)\n", block)
+            (tmp_path / (name[1] if name else "pyproject.toml")).write_text(block)
+            continue
+        for line in block.splitlines():
+            done = subprocess.run(
+                [*COTERIE, *shlex.split(line)[1:]], cwd=tmp_path, capture_output=True, text=True
+            )
+            assert done.returncode == 0, line + done.stdout + done.stderr
+    (tmp_path / "pyproject.toml").unlink()
+    for command in (["inpython.py"], ["-m", "pytest", "-q", "-p", "no:cacheprovider"]):
+        done = subprocess.run(
+            [sys.executable, *command], cwd=tmp_path, capture_output=True, text=True
+        )
+        assert done.returncode == 0, str(command) + done.stdout + done.stderr
+    assert (tmp_path / "compared" / "report.html").exists()

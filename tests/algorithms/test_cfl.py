@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 import coterie
-from coterie import CFL, Classification, FedAvg, Federation
+from coterie import CFL, Classification, FedAvg, Federation, checks
 from coterie.algorithms.cfl import State
 from coterie.core.clients import Each
 from coterie.core.errors import SettingError
@@ -282,3 +282,9 @@ def test_four_rotations_are_recovered_by_two_levels_of_splits(clients, fraction)
     assert run.metrics["ari"] == 1.0
     assert len(run.models) == 4
     check_partition(run.state, clients)
+
+
+def test_unseen_clients_are_served_the_one_model_before_any_split():
+    unsplit = CFL(wait=100)
+    assert len(checks.short_run(unsplit, checks.small_federation()).models) == 1
+    checks.unseen_clients_are_served(unsplit)

@@ -11,6 +11,8 @@ import torch
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
 from coterie.cli import main as cli
+from coterie.cli.deploy import remove_nodes
+from coterie.flower.memory_folders import open_run
 from tests.flower.fake import simulated
 
 WORDS = "rotated-digits clients=6 samples=20 hidden=8 steps=2 k=2 start=random rounds=2 evaluate=2"
@@ -36,3 +38,20 @@ def test_two_rounds_on_three_nodes_are_the_simulated_ones(tmp_path, capsys):
     assert result["bytes"] == expected.bytes.table()
     assert (out / "report.html").exists()
     assert not out.with_name("run-nodes").exists()
+
+
+def test_what_was_in_the_folder_of_the_nodes_before_stays(tmp_path):
+    home = tmp_path / "run-nodes"
+    nodes = [home / str(number) / "node.toml" for number in (1, 2)]
+    for node in nodes:
+        node.parent.mkdir(parents=True)
+        node.write_text("share = '1/2'\n")
+        open_run(node.parent / "memory", "run", "run")
+    (home / "1" / "memory" / "mine").mkdir()
+    (home / "1" / "memory" / "mine" / "notes.txt").write_text("precious")
+    remove_nodes(home, nodes)
+    assert [path.name for path in home.rglob("*") if path.is_file()] == ["notes.txt"]
+    (home / "1" / "memory" / "mine" / "notes.txt").unlink()
+    (home / "1" / "memory" / "mine").rmdir()
+    remove_nodes(home, nodes)
+    assert not home.exists()

@@ -111,6 +111,7 @@ def test_a_checkpoint_of_another_initial_belongs_to_another_run(tmp_path):
         for initial in (torch.tensor([[5.0]]), torch.tensor([6.0]), None)
     )
     same.use(tmp_path / "run", resume=True)
+    same.complete()
     for run in (other, none):
         with pytest.raises(CheckpointError, match="belongs to another run"):
             run.use(tmp_path / "run", resume=True)
@@ -123,3 +124,22 @@ def test_several_starts_of_one_model_are_refused():
         copies = Grid(FedAvg(), line([1, 2]), one, RunSettings(starts=2), {}, initial=initial)
         with pytest.raises(SettingError, match="`starts` must be 1 where the network or `initial`"):
             copies.complete()
+
+
+@pytest.mark.parametrize("algorithm", [FedAvg(lr=1e-9), IFCA(k=2, lr=1e-9)])
+def test_what_a_trained_network_knows_is_served(algorithm):
+    """As it was, a network was drawn anew: 77.3 % before, 9.9 % served."""
+    federation, _ = coterie.load("rotated-digits", clients=8)
+    x, y, test = federation.train.x.float(), federation.train.y, federation.test
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.5)
+    for _ in range(100):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(module(x / federation.scale), y).backward()
+        optimizer.step()
+    right = module(test.x.float() / federation.scale).argmax(1) == test.y
+    before = right.double().mean().item()
+    task = coterie.Classification(module, scale=federation.scale)
+    run = coterie.simulate(algorithm, federation, task, rounds=1)
+    assert run.metrics["accuracy"] == pytest.approx(before)
+    assert before > 0.4

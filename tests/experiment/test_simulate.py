@@ -93,7 +93,7 @@ def test_a_class_from_a_notebook_is_described_with_the_meaning_of_its_settings(n
         ({1: "rotated-digits"}, "`federation` must be a Federation, .* got 'rotated-digits'"),
         (
             {2: nn.Linear(2, 2)},
-            r"as in coterie.Classification.*, got the network a Linear",
+            r"as in coterie.Classification\(network\), got the network a Linear",
         ),
         ({2: nn.Linear}, "got the network the class Linear"),
         ({2: coterie.Classification}, "`task` must be a task, .* got the class Classification"),
@@ -110,7 +110,9 @@ def test_what_is_wrong_with_an_argument_is_said_in_a_sentence(change, sentence):
 
 def test_swapped_arguments_are_refused_in_a_sentence():
     federation, task = coterie.load("rotated-digits", clients=4)
-    with pytest.raises(SettingError, match=r"must be an algorithm, .* got a Federation"):
+    with pytest.raises(
+        SettingError, match=r"`algorithm` must be an algorithm, .* got a Federation"
+    ):
         coterie.simulate(federation, coterie.FedAvg(), task)
     with pytest.raises(SettingError, match=r"`federation` must be .* got a Classification"):
         coterie.simulate(coterie.FedAvg(), task, federation)

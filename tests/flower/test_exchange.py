@@ -1,6 +1,7 @@
 """Replies that are lost, late or refused, in every phase of a run."""
 
 import itertools
+import json
 import re
 
 import pytest
@@ -146,3 +147,20 @@ def test_when_nobody_replies_any_phase_ends_in_a_sentence(tmp_path, silenced):
     grid = SilentGrid(make_app(*words), thirds(tmp_path), {1, 2, 3}, silenced)
     with pytest.raises(CoterieError, match=re.escape("0 of 6 clients replied, fewer than the quo")):
         deployed(tmp_path, words, grid=grid, timeout=0.05, patience=0.2)
+
+
+@pytest.mark.parametrize("silenced", [PHASES["serving"], PHASES["scoring"]], ids=["serve", "score"])
+@pytest.mark.parametrize(
+    "words", [["ifca", *DIGITS, "k=2", "start=random"], ["ditto", *DIGITS]], ids=lambda w: w[0]
+)
+def test_a_node_that_is_silent_in_the_evaluation_has_rows_without_scores(tmp_path, words, silenced):
+    words = [*words, "rounds=2"]
+    grid = SilentGrid(make_app(*words), thirds(tmp_path), {3}, silenced)
+    deployed(tmp_path, words, grid=grid, timeout=0.05)
+    assert (tmp_path / "run" / "report.html").exists()
+    clients = json.loads((tmp_path / "run" / "clients.json").read_text())["clients"]
+    columns = {name: column for name, column in clients.items() if column is not None}
+    assert {len(column) for column in columns.values()} == {6}
+    missing = [place for place, loss in enumerate(columns["loss"]) if loss is None]
+    asked = words[0] == "ifca" or silenced is PHASES["scoring"]  # Ditto asks nobody to serve
+    assert missing == ([4, 5] if asked else [])

@@ -12,15 +12,16 @@ def memory():
     return ClientMemory(3, lambda ids: ids - 10)
 
 
-def run_memory(folder, run="run"):
-    return RunMemory(folder, run, ["a", "b", "c"])
+def run_memory(folder, run="run", **attempt):
+    return RunMemory(folder, run, ["a", "b", "c"], **{"began": 99, **attempt})
 
 
 class Attempt:
     """An attempt at a run: it numbers its messages."""
 
-    def __init__(self, folder, name="1"):
-        self.runs, self.name, self.exchange = run_memory(folder), name, 0
+    def __init__(self, folder, name="1", began=-1):
+        self.runs = run_memory(folder, attempt=name, began=began)
+        self.name, self.exchange = name, 0
 
     def keep(self, rounds, value, *, saved=0, client=10):
         """Keep a value in a message that leads to so many rounds; what was there before."""
@@ -77,7 +78,7 @@ def test_a_step_from_which_the_run_has_gone_on_is_refused(tmp_path):
     attempt.exchange = 0
     with pytest.raises(CoterieError, match="has gone on"):
         attempt.keep(1, 5.0)
-    Attempt(tmp_path, "2").keep(2, 3.0)
+    Attempt(tmp_path, "2", began=1).keep(2, 3.0)
     with pytest.raises(CoterieError, match="has gone on"):  # a message of the attempt that is over
         attempt.keep(3, 4.0)
     assert seen(tmp_path, 9) == 3.0
@@ -89,17 +90,20 @@ def test_rounds_that_the_server_forgot_did_not_happen(tmp_path):
         attempt.keep(rounds, float(rounds))
     assert seen(tmp_path, 2) == 2.0
     # The server goes on from its checkpoint of 2 rounds: the message that leads to 3.
-    assert Attempt(tmp_path, "2").keep(3, 7.0) == 2.0
+    assert Attempt(tmp_path, "2", began=2).keep(3, 7.0) == 2.0
     assert seen(tmp_path, 9) == 7.0
+    # This node was silent for some rounds of the next attempt.
+    assert Attempt(tmp_path, "3", began=2).keep(5, 9.0) == 2.0
+    assert seen(tmp_path, 9) == 9.0
     # Before the first checkpoint everything begins anew.
-    assert Attempt(tmp_path, "3").keep(0, 8.0) is None
+    assert Attempt(tmp_path, "4").keep(0, 8.0) is None
 
 
 def test_a_look_at_a_finished_run_takes_nothing_away(tmp_path):
     Attempt(tmp_path).keep(4, 4.0)
     run_memory(tmp_path).finish()
     assert seen(tmp_path, 4) == seen(tmp_path, 4) == 4.0
-    assert Attempt(tmp_path, "2").keep(5, 5.0) == 4.0  # it is resumed, with more rounds
+    assert Attempt(tmp_path, "2", began=4).keep(5, 5.0) == 4.0  # resumed, with more rounds
 
 
 def test_a_look_at_a_run_that_was_never_here_leaves_nothing(tmp_path):
@@ -121,7 +125,7 @@ def test_only_versions_to_which_something_goes_back_stay(tmp_path):
 def test_a_paused_run_is_not_forgotten_for_others(tmp_path):
     Attempt(tmp_path).keep(1, 1.0)
     for number in range(4):
-        other = run_memory(tmp_path, f"other{number}")
+        other = run_memory(tmp_path, f"other{number}", attempt="1")
         other.begin(StepNumber(1, 1, "1"))
         other.finish()
     assert seen(tmp_path, 1) == 1.0
@@ -131,7 +135,7 @@ def test_a_paused_run_is_not_forgotten_for_others(tmp_path):
 def test_nodes_that_share_a_folder_do_not_share_what_clients_keep(tmp_path):
     Attempt(tmp_path).keep(1, 1.0)
     mine = memory()
-    RunMemory(tmp_path, "run", ["d", "e", "f"]).read_after(mine, 1)
+    RunMemory(tmp_path, "run", ["d", "e", "f"], began=9).read_after(mine, 1)
     assert mine.rows == {}
 
 

@@ -30,8 +30,9 @@ from tests.flower.fake import (
         ({"step": "__init__"}, "no client step"),
         ({"step": "init"}, "no client step"),
         ({"step": "train.__self__"}, "no client step"),
-        ({"of": "os"}, "no algorithm"),
-        ({"of": "local"}, "no algorithm"),
+        ({"of": "os"}, "what its own file allows"),
+        ({"of": "os:system"}, "what its own file allows"),
+        ({"of": "coterie.algorithms.ifca:IFCA"}, "what its own file allows"),
         ({"settings": {}}, "other settings"),
         ({"names": ["0", "5"]}, "not here"),
         ({"run": "../../etc"}, "letters and digits"),
@@ -49,7 +50,7 @@ def test_a_node_does_nothing_but_client_steps(tmp_path, header, says):
     packets = [decode_packet(message.content) for message in seen]
     packet = next(each for each in packets if each.header["do"] == "step")
     node = Node(app, thirds(tmp_path)[0])
-    with pytest.raises(BadPacket, match=says):
+    with pytest.raises((BadPacket, SettingError), match=says):
         node.answer(Packet({**packet.header, **header}, packet.tensors))
 
 

@@ -129,7 +129,7 @@ class CFL(LocalTraining):
         ids, m = clients.ids, clients.population
         unseen = max(0, int(ids.max()) + 1 - m) if len(ids) else 0  # numbered behind the others
         maybe = torch.cat([state.maybe, state.maybe.new_ones(unseen, len(state.models))])
-        cluster = torch.cat([state.cluster, state.cluster.new_full((unseen,), -1)])
+        cluster = torch.cat([state.cluster, state.cluster.new_zeros(unseen)])
         unsure = maybe[ids].sum(1) > 1
         if bool(unsure.any()):
             some = clients.only(ids[unsure])

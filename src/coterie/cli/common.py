@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coterie.core.errors import CoterieError
+from coterie.core.names import file_name
 
 if TYPE_CHECKING:
     from coterie.experiment.sweeps import Job, SweepOutcome
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 def new_folder(algorithm: str, federation: str) -> Path:
     """A new folder in runs/, named by time and what is run; no other run can have the same one."""
-    stem = f"{datetime.now():%Y-%m-%d-%H%M%S}-{algorithm}-{federation}"
+    stem = f"{datetime.now():%Y-%m-%d-%H%M%S}-{file_name(algorithm)}-{file_name(federation)}"
     for count in itertools.count(1):
         path = Path("runs") / (stem if count == 1 else f"{stem}-{count}")
         try:

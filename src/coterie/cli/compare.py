@@ -8,6 +8,7 @@ from typing import Any
 
 from coterie.cli.common import add_sweep_options, new_folder, run_sweep
 from coterie.core.errors import CoterieError, SettingError
+from coterie.core.names import short_name
 
 
 def add_compare(commands: Any) -> None:
@@ -30,7 +31,7 @@ def compare_command(options: argparse.Namespace) -> int:
     formats = [*TABLE_FORMATS, "csv"]
     if options.format not in formats:
         raise SettingError(f"--format must be one of {', '.join(formats)}, got {options.format}")
-    place = options.out or new_folder("compare", "-".join(comparison.algorithms))
+    place = options.out or new_folder("compare", "-".join(map(short_name, comparison.algorithms)))
     jobs = comparison.jobs(place)
     again = shlex.join(["coterie", "compare", *options.words, "--out", str(place)])
     results, failure = run_sweep("compare", jobs, options.workers, f"continue with: {again}")

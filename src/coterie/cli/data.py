@@ -47,14 +47,14 @@ def describe_data_command(options: argparse.Namespace) -> int:
     from coterie.data.tables.table import Table
     from coterie.experiment.plan import build_federation, names_a_file
     from coterie.experiment.settings import make_settings, parse_settings
-    from coterie.registry import find
+    from coterie.registry import resolve
 
     name, words = options.data, options.words
     if names_a_file(name):
         table = make_settings(Table, parse_settings([f"path={name}", *words], [Table]))
         print(describe_source(table))
     else:
-        kind = find("federation", name)
+        kind = resolve("federation", name)
         settings = make_settings(kind, parse_settings(words, [kind]))
         print(describe_federation_data(build_federation(name, settings, seed=0)))
     return 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import shutil
+import json
 import sys
 from collections.abc import Callable
 from datetime import datetime
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.errors import SettingError
+from coterie.core.names import short_name
 
 
 def add_deploy(commands: Any) -> None:
@@ -59,7 +60,7 @@ def deploy_init(options: argparse.Namespace) -> int:
     from coterie.flower.app import write_app
 
     app = write_app(options.folder, options.words)
-    rounds, name = app.plan.settings.rounds, app.plan.algorithm_name
+    rounds, name = app.plan.settings.rounds, short_name(app.plan.algorithm_name)
     table = " --data FILE" if app.plan.federation_name == "table" else ""
     trial = f"`coterie deploy local {options.folder}{table}` tries it here."
     print(f"Wrote the app to {options.folder}: {rounds} rounds of {name}; {trial}")
@@ -70,7 +71,8 @@ def deploy_check(options: argparse.Namespace) -> int:
     from coterie.flower.app import read_app
     from coterie.flower.node import Node, NodeFile
 
-    node = Node(read_app(options.app), NodeFile.read(options.node))
+    file = NodeFile.read(options.node)
+    node = Node(read_app(options.app, file.allow), file)
     sizes, tested = node.train.sizes, node.test.sizes if node.test else None
     print(f"{options.node} fits the app in {options.app}:")
     names = ", ".join(node.names[:8]) + (", ..." if len(node.names) > 8 else "")
@@ -98,8 +100,10 @@ def deploy_keys(options: argparse.Namespace) -> int:
 def deploy_local(options: argparse.Namespace) -> int:
     from coterie.deploy.local import run_local
     from coterie.flower.app import read_app
+    from coterie.flower.permission import own_names
 
     app = read_app(options.app)
+    own = own_names(app.config())
     if options.nodes < 1:
         raise SettingError(f"--nodes must be at least 1, got {options.nodes}")
     if app.plan.federation_name == "table" and not options.data:
@@ -112,7 +116,8 @@ def deploy_local(options: argparse.Namespace) -> int:
         path = home / str(number) / "node.toml"
         path.parent.mkdir(parents=True, exist_ok=True)
         data = f"data = {Path(options.data).resolve().as_posix()!r}\n" if options.data else ""
-        path.write_text(f'{data}share = "{number}/{options.nodes}"\n', encoding="utf-8")
+        share = f'share = "{number}/{options.nodes}"\n'
+        path.write_text(f"{data}{share}allow = {json.dumps(own)}\n", encoding="utf-8")
         nodes.append(path)
     code = run_local(
         options.app,
@@ -120,15 +125,29 @@ def deploy_local(options: argparse.Namespace) -> int:
         out=out,
         resume=options.resume is not None,
         logs=options.logs,
+        code=Path.cwd() if own else None,
         on_round=lambda record: print(round_line(record, app.plan.settings.rounds), flush=True),
     )
     if code == 0:
-        shutil.rmtree(home, ignore_errors=True)
+        remove_nodes(home, nodes)
         print(f"Report: {out / 'report.html'}")
     elif (out / "checkpoint.safetensors").exists():
         again = f"coterie deploy local {options.app} --nodes {options.nodes} --resume {out}"
         print(f"coterie: `{again}` goes on from the checkpoint", file=sys.stderr)
     return code
+
+
+def remove_nodes(home: Path, nodes: list[Path]) -> None:
+    """Remove the files of nodes and what their clients kept; whatever else is there stays."""
+    from coterie.flower.memory_folders import kept_runs, remove_run
+
+    for node in nodes:
+        for run in kept_runs(node.parent / "memory"):
+            remove_run(run)
+        node.unlink(missing_ok=True)
+    for folder in (*(n.parent / "memory" for n in nodes), *(n.parent for n in nodes), home):
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
 
 
 def round_line(record: dict[str, Any], rounds: int) -> str:

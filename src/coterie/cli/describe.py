@@ -6,39 +6,52 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import MISSING
 from typing import Any, get_type_hints
 
 from coterie.core.clients import declared_fold, is_client_step
-from coterie.core.errors import SettingError, did_you_mean
+from coterie.core.errors import SettingError
 from coterie.core.fields import Role, field_of_role
 from coterie.experiment.settings import NetworkChoice, RunSettings, settings_of
-from coterie.registry import ALGORITHMS, FEDERATIONS, NETWORKS, SHELVES
+from coterie.registry import SHELVES, entry_points_of, resolve, resolve_any, suggestions
 
 
 def list_names() -> str:
-    """All algorithms, federations and networks, a line each."""
-    width = max(len(name) for shelf in SHELVES.values() for name in shelf)
+    """All algorithms, federations and networks, a line each; those of packages say which."""
+    offers = {kind: entry_points_of(kind) for kind in SHELVES}
+    width = max(len(name) for kind in SHELVES for name in (*SHELVES[kind], *offers[kind]))
     lines = []
     for kind, shelf in SHELVES.items():
         lines += [f"{kind}s"]
         lines += [f"  {name:{width}}  {summary_line(owner)}" for name, owner in shelf.items()]
+        lines += [f"  {name:{width}}  {offer_line(kind, name)}" for name in offers[kind]]
         lines += [""]
-    lines += ["`coterie describe NAME` tells the settings and what leaves a client."]
+    lines += [
+        "One of your own is named package.module:name.",
+        "`coterie describe NAME` tells the settings and what leaves a client.",
+    ]
     return "\n".join(lines)
+
+
+def offer_line(kind: str, name: str) -> str:
+    """What an entry point offers, and which package it is from."""
+    points = entry_points_of(kind)[name]
+    packages = [f"{each.dist.name} {each.dist.version}" for each in points if each.dist is not None]
+    try:
+        summary = summary_line(resolve(kind, name))
+    except SettingError as error:
+        summary = str(error)
+    return f"{summary} ({', '.join(packages)})".lstrip()
 
 
 def describe_name(name: str) -> str:
     """What an algorithm, a federation or a network is, with its settings."""
-    if name in ALGORITHMS:
-        return describe_algorithm(ALGORITHMS[name])
-    if name in FEDERATIONS:
-        return describe_federation(name, FEDERATIONS[name])
-    if name in NETWORKS:
-        kind = NETWORKS[name]
-        return f"{name}: {inspect.getdoc(kind)}\n\nSettings\n{settings_table(kind)}".rstrip()
-    known = [each for shelf in SHELVES.values() for each in shelf]
-    near = did_you_mean(name, known) or f" (known: {', '.join(known)})"
-    raise SettingError(f"no algorithm, federation or network is named {name}{near}")
+    kind, owner = resolve_any(name)
+    if kind == "algorithm":
+        return describe_algorithm(owner)
+    if kind == "federation":
+        return describe_federation(name, owner)
+    return f"{name}: {inspect.getdoc(owner)}\n\nSettings\n{settings_table(owner)}".rstrip()
 
 
 def describe_algorithm(kind: type[Any]) -> str:
@@ -58,17 +71,18 @@ def describe_algorithm(kind: type[Any]) -> str:
 
 def describe_federation(name: str, kind: type[Any]) -> str:
     """A federation: what it is, its settings, and what it suggests for a run."""
-    network = kind.suggests["network"]
-    suggestions = [f"It suggests, where you say nothing else: {format_settings(kind.suggests)}"]
+    suggested = suggestions(kind)
+    network = suggested["network"]
+    wishes = [f"It suggests, where you say nothing else: {format_settings(suggested)}"]
     for algorithm, special in getattr(kind, "suggests_for", {}).items():
-        suggestions.append(f"and for {algorithm}: {format_settings(special)}")
-    own = settings_table(NETWORKS[network], values=kind.suggests)
+        wishes.append(f"and for {algorithm}: {format_settings(special)}")
+    own = settings_table(resolve("network", network), values=suggested)
     parts = [
         f"{name}: {summary_line(kind)}",
         module_text(kind),
         "Settings\n" + settings_table(kind),
         f"Settings of its network, {network}\n{own}" if own else "",
-        "\n".join(suggestions),
+        "\n".join(wishes),
         "Settings of every run\n" + settings_table(NetworkChoice, RunSettings),
     ]
     return "\n\n".join(filter(None, parts))
@@ -81,18 +95,21 @@ def format_settings(settings: Mapping[str, Any]) -> str:
 
 def summary_line(kind: type[Any]) -> str:
     """The first line of a class's docstring."""
-    return (inspect.getdoc(kind) or "").splitlines()[0]
+    return (inspect.getdoc(kind) or "").partition("\n")[0]
 
 
 def module_text(kind: type[Any]) -> str:
-    """The docstring of the file that a class is written in."""
-    return inspect.getdoc(sys.modules[kind.__module__]) or ""
+    """The docstring of the file that a class is written in, or else its own."""
+    return inspect.getdoc(sys.modules[kind.__module__]) or inspect.getdoc(kind) or ""
 
 
 def settings_table(*owners: type, values: Mapping[str, Any] | None = None) -> str:
     """Names, defaults (or `values` in their place) and meanings of settings, a line each."""
     settings = [setting for owner in owners for setting in settings_of(owner)]
-    left = [f"{s.name}={(values or {}).get(s.name, s.default)}" for s in settings]
+    given = {s.name: "" if s.default is MISSING else s.default for s in settings} | dict(
+        values or {}
+    )
+    left = [f"{s.name}={given[s.name]}" for s in settings]
     width = max(map(len, left), default=0)
     return "\n".join(
         f"  {text:{width}}  {s.meaning}" for text, s in zip(left, settings, strict=True)

@@ -8,9 +8,11 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
+from coterie.cli.check import add_check
 from coterie.cli.compare import add_compare
 from coterie.cli.data import add_data
 from coterie.cli.deploy import add_deploy
@@ -42,7 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise SettingError(f"unrecognized arguments: {' '.join(strays or rest)}")
         options.words = [*getattr(options, "words", []), *rest]
         warnings.showwarning = show_warning
-        code = int(options.command(options))
+        with working_directory_importable():
+            code = int(options.command(options))
         sys.stdout.flush()
         return code
     except BrokenPipeError:
@@ -57,6 +60,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return MISTAKE
 
 
+@contextmanager
+def working_directory_importable() -> Iterator[None]:
+    """Let names of the user's own be files beside the user, as in `mymethod:Method`.
+
+    The folder comes last: a file of the user's never hides a library.
+    """
+    here = os.getcwd()
+    known = here in sys.path or "" in sys.path
+    if not known:
+        sys.path.append(here)
+    try:
+        yield
+    finally:
+        if not known and here in sys.path:
+            sys.path.remove(here)
+
+
 def stop_on_terminate() -> None:
     """Let SIGTERM end a command as Ctrl-C does: with a checkpoint, and without what it started."""
     if threading.current_thread() is threading.main_thread():
@@ -67,8 +87,8 @@ def build_parser() -> argparse.ArgumentParser:
     """The parser of all commands; each sets `command`, the function that carries it out."""
     top = Parser(prog="coterie", description="Clustered federated learning.")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    adders = (add_run, add_report, add_compare, add_reproduce, add_list, add_data, add_deploy)
-    for add_command in adders:
+    first = (add_run, add_report, add_compare, add_reproduce)
+    for add_command in (*first, add_list, add_check, add_data, add_deploy):
         add_command(commands)
     return top
 

@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 
+from coterie.core.names import short_name
+
 if TYPE_CHECKING:
     from coterie.experiment.run import Run
     from coterie.experiment.sweeps import Tell
@@ -141,7 +143,7 @@ def bytes_text(count: float) -> str:
 def outcome_text(run: Run) -> str:
     """The outcome of a run in a few lines."""
     result, numbers = run.result, run.metrics
-    names = f"{result['algorithm']} on {result['federation']}"
+    names = f"{short_name(result['algorithm'])} on {short_name(result['federation'])}"
     lines = [
         f"{names}: {result['rounds']} rounds, seed {result['seed']}, {result['seconds']:.1f} s"
     ]

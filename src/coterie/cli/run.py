@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from coterie.cli.common import new_folder
 from coterie.core.errors import CoterieError, SettingError
+from coterie.core.names import short_name
 
 if TYPE_CHECKING:
     from coterie.experiment.plan import Plan
@@ -47,12 +48,11 @@ def run_command(options: argparse.Namespace) -> int:
         if not isinstance(run, Run):
             raise SettingError("several starts or values run in one process; leave out --shards")
         run.use_ray(options.shards or 0, options.ray)
+    algorithm, federation = short_name(plan.algorithm_name), short_name(plan.federation_name)
     if path is None:
-        path = new_folder(plan.algorithm_name, plan.federation_name)
+        path = new_folder(algorithm, federation)
     folder = run.use(path, resume=options.resume is not None)
-    progress = RunProgressBar(
-        f"{plan.algorithm_name} on {plan.federation_name}", run.settings.rounds, run.rounds
-    )
+    progress = RunProgressBar(f"{algorithm} on {federation}", run.settings.rounds, run.rounds)
     trackers = [make_tracker(word, path, run.rounds) for word in options.track]
 
     def on_round(record: Record, _: Run) -> None:

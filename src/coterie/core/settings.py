@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from coterie.core.errors import SettingError, did_you_mean
 
+SCALARS = (bool, int, float, str)  # what a setting can be
 Rule = Callable[[object, str], None]  # refuses a value of the named setting, see core/validate.py
 
 
@@ -46,6 +47,16 @@ def identifying_settings(settings: Any) -> dict[str, Any]:
     added = added_settings(type(settings))
     values: dict[str, Any] = asdict(settings)
     return {n: v for n, v in values.items() if n not in added or v != added[n]}
+
+
+def check_setting_type(owner: str, name: str, kind: Any) -> None:
+    """Refuse a setting that cannot be written as key=value."""
+    if kind not in SCALARS:
+        text = getattr(kind, "__name__", kind)
+        raise SettingError(
+            f"the setting `{name}` of {owner} must be of the type bool, int, float or str, "
+            f"got {text}"
+        )
 
 
 class Settings:

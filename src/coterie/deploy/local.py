@@ -49,6 +49,7 @@ def run_local(
     on_round: OnRound = lambda record: None,
     logs: Path | None = None,
     worker: Sequence[str] = WORKER,
+    code: Path | None = None,
 ) -> int:
     """Run an app on this machine with one node per file; 0 if the run was completed, else 1.
 
@@ -59,6 +60,7 @@ def run_local(
     on_round  is given each new record of out/rounds.jsonl
     logs      folder for the output of the processes; else it is removed with all that is temporary
     worker    command of the workers, as `node_commands` has it
+    code      folder from which the processes can import, where the app names what is not installed
 
     Everything that is started is ended and everything temporary removed before this returns or
     raises, also for KeyboardInterrupt, as which SIGTERM is seen. If the SuperLink dies, this
@@ -72,7 +74,10 @@ def run_local(
     bundle = build_bundle(app)
     settings: dict[str, Any] = {"out": str(out.resolve()), "nodes": len(nodes), "resume": resume}
     records = RoundRecords(out / "rounds.jsonl")
-    with temporary_folder() as home, Processes(logs or home / "logs", flower_home(home)) as started:
+    with (
+        temporary_folder() as home,
+        Processes(logs or home / "logs", {**flower_home(home), **python_path(code)}) as started,
+    ):
         authority = make_authority(home / "keys")
         port, *ports = free_ports(1 + len(nodes))
         superlink = f"{HOST}:{port}"
@@ -92,6 +97,14 @@ def run_local(
     reason = status.details or "the log of the SuperLink may say why"
     show("the run is complete" if status.completed else f"the run {status.text}: {reason}")
     return 0 if status.completed else 1
+
+
+def python_path(code: Path | None) -> dict[str, str]:
+    """The environment in which Python imports from one more folder."""
+    if code is None:
+        return {}
+    before = os.environ.get("PYTHONPATH", "")
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [before, str(code)]))}
 
 
 def start_nodes(

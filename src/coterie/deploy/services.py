@@ -37,9 +37,10 @@ from coterie.deploy.processes import (
 
 # Followed by NODE.toml, host:port of the SuperNode, the file of the secret, and the file to make
 # when it is ready.
-WORKER = (sys.executable, "-m", "coterie.deploy.worker")
-SUPERNODE = (sys.executable, "-m", "coterie.deploy.supernode")
-GATE = (sys.executable, "-m", "coterie.deploy.gate")
+# -P: only what is installed is imported, never a file that lies where the command was given.
+WORKER = (sys.executable, "-P", "-m", "coterie.deploy.worker")
+SUPERNODE = (sys.executable, "-P", "-m", "coterie.deploy.supernode")
+GATE = (sys.executable, "-P", "-m", "coterie.deploy.gate")
 POLL_SECONDS = 0.2  # between two looks at our processes
 NODES_SECONDS = 2.0  # between two looks for the keys of new nodes
 

@@ -10,7 +10,6 @@ from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from coterie.core.algorithm import Serving
 from coterie.core.cohort import Cohort
@@ -210,7 +209,7 @@ def withhold_clients(evaluation: Evaluation, serving: Serving) -> Evaluation:
 def cluster_summary(evaluation: Evaluation) -> ClusterSummary:
     """The clients of every cluster, and the mean over them of each metric of single clients."""
     serving, clients = evaluation.serving, evaluation.summary.clients
-    member = one_hot(serving.cluster, len(serving.models)).double()  # [m, k]
+    member = (serving.cluster[:, None] == torch.arange(len(serving.models))).double()  # [m, k]
     sizes = member.sum(0)
     means = {n: value.double() @ member / sizes.clamp_min(1) for n, value in clients.items()}
     return ClusterSummary(sizes.long(), means)

@@ -25,7 +25,7 @@ from coterie.experiment.simulate import (
     simulate,
 )
 from coterie.files import write_text
-from coterie.registry import algorithm_name, find
+from coterie.registry import algorithm_name, resolve
 from coterie.report import figures
 from coterie.report.comparison_page import render_comparison
 from coterie.report.run_files import RunFiles
@@ -188,7 +188,7 @@ def do_run(
     resume = place is not None and (place / "config.json").exists()
     if source.data is not None:
         method: Algorithm[Any] = (
-            make_settings(find("algorithm", algorithm), settings)
+            make_settings(resolve("algorithm", algorithm), settings)
             if isinstance(algorithm, str)
             else algorithm
         )
@@ -213,7 +213,7 @@ def known_settings(
 ) -> set[str]:
     """The names of the settings that a run of a comparison understands."""
     if source.data is not None:
-        own = setting_names(find("algorithm", algorithm)) if isinstance(algorithm, str) else []
+        own = setting_names(resolve("algorithm", algorithm)) if isinstance(algorithm, str) else []
         return {*own, *setting_names(RunSettings)}
     name = algorithm if isinstance(algorithm, str) else STAND_IN
     federation = "table" if names_a_file(source.name) else source.name

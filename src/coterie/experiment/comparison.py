@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.errors import SettingError, did_you_mean
+from coterie.core.names import file_name
 from coterie.evaluation.significance import ComparisonResults
 from coterie.experiment.checkpoint import json_digest
 from coterie.experiment.plan import Owners, find_owners, names_a_file
@@ -83,7 +84,7 @@ class Comparison:
             for federation in self.federations
             for algorithm in self.algorithms
             for seed in self.seeds
-            for place in [folder / f"{places[federation]}-{algorithm}-{seed}"]
+            for place in [folder / f"{places[federation]}-{file_name(algorithm)}-{seed}"]
         ]
 
     def _own(self, algorithm: str, federation: str) -> Iterable[str]:
@@ -112,7 +113,9 @@ def part_names(federations: Sequence[str]) -> dict[str, str]:
 
     Files of one name are told apart by a digest of their paths.
     """
-    names = {each: Path(each).stem if names_a_file(each) else each for each in federations}
+    names = {
+        each: file_name(Path(each).stem if names_a_file(each) else each) for each in federations
+    }
     counts = Counter(names.values())
     return {
         each: name if counts[name] == 1 else f"{name}-{json_digest(str(Path(each).absolute()))[:8]}"

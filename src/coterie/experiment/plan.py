@@ -17,6 +17,7 @@ from coterie.experiment.run_result import run_config
 from coterie.experiment.settings import (
     NetworkChoice,
     RunSettings,
+    check_no_clash,
     grid_text,
     make_settings,
     parse_grid,
@@ -24,7 +25,13 @@ from coterie.experiment.settings import (
     setting_names,
     split_words,
 )
-from coterie.registry import FEDERATIONS, find
+from coterie.registry import (
+    FEDERATIONS,
+    entry_points_of,
+    full_name,
+    resolve,
+    suggestions,
+)
 from coterie.tasks.defaults import default_task, prepare_task
 
 TABLES = (".csv", ".tsv", ".gz", ".parquet", ".feather", ".arrow")
@@ -32,7 +39,9 @@ DEFAULT_ALGORITHM, DEFAULT_FEDERATION = "ifca", "rotated-digits"
 
 
 def load(name: str, *, seed: int = 0, **settings: Any) -> tuple[Federation, Task]:
-    """A built-in federation by its name, and its task with the network that it suggests.
+    """A federation by its name, and its task with the network that it suggests.
+
+    The name is built in, offered by an installed package, or `package.module:name`.
 
     Settings are those of the federation and of the network, which `network` replaces.
 
@@ -40,24 +49,27 @@ def load(name: str, *, seed: int = 0, **settings: Any) -> tuple[Federation, Task
     >>> len(federation), federation.cluster.tolist(), task.layout.size
     (8, [0, 0, 1, 1, 2, 2, 3, 3], 3760)
     """
-    federation_class = find("federation", name)
-    suggested = federation_class.suggests
-    network_class = find("network", settings.get("network") or suggested["network"])
+    federation_class = resolve("federation", name)
+    suggested = suggestions(federation_class)
+    network_class = resolve("network", settings.get("network") or suggested["network"])
+    check_no_clash([federation_class, network_class, NetworkChoice])
     known = setting_names(federation_class, network_class, NetworkChoice)
     for key in settings:
         if key not in known:
             raise SettingError(f"{name} has no setting named {key}{did_you_mean(key, known)}")
-    federation = make_settings(federation_class, settings).build(seed)
+    federation = build_federation(name, make_settings(federation_class, settings), seed)
     return federation, default_task(federation, make_settings(network_class, suggested | settings))
 
 
 def build_federation(name: str, settings: Any, seed: int) -> Federation:
     """The federation of some settings; refuse in one sentence what cannot be built."""
     try:
-        federation: Federation = settings.build(seed)
+        federation = settings.build(seed)
     except (MemoryError, OverflowError, RuntimeError, ValueError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise DataError(f"{name} cannot be built: {reason}") from error
+    if not isinstance(federation, Federation):
+        raise DataError(f"{name} must build a Federation, got {type(federation).__name__}")
     return federation
 
 
@@ -73,12 +85,14 @@ class Owners(NamedTuple):
 
 def find_owners(algorithm: str, federation: str, network: str = "") -> Owners:
     """The classes behind names; without a network's name, that which the federation suggests."""
-    federation_class = find("federation", federation)
-    return Owners(
-        find("algorithm", algorithm),
+    federation_class = resolve("federation", federation)
+    owners = Owners(
+        resolve("algorithm", algorithm),
         federation_class,
-        find("network", network or federation_class.suggests["network"]),
+        resolve("network", network or suggestions(federation_class)["network"]),
     )
+    check_no_clash(owners)
+    return owners
 
 
 class Plan(NamedTuple):
@@ -131,8 +145,11 @@ def make_plan(words: list[str]) -> Plan:
     federation = "table" if path else word
     network = dict(pair.split("=", 1) for pair in pairs).get("network", "")
     owners = find_owners(algorithm, federation, network)
+    command = shlex.join(["coterie", "run", algorithm, word, *pairs])
+    algorithm, federation = full_name("algorithm", algorithm), full_name("federation", federation)
     special = getattr(owners.federation, "suggests_for", {}).get(algorithm, {})
-    suggested = owners.federation.suggests | special | getattr(owners.algorithm, "suggests", {})
+    own_wishes = getattr(owners.algorithm, "suggests", {})
+    suggested = suggestions(owners.federation) | special | own_wishes
     own = setting_names(*owners)
     plain, grid = parse_grid(pairs, owners.algorithm)
     given = parse_settings(plain, owners)
@@ -140,7 +157,8 @@ def make_plan(words: list[str]) -> Plan:
     if twice:
         raise SettingError(f"`{min(twice)}` is given twice")
     values = {key: value for key, value in suggested.items() if key in own} | given | path
-    command = shlex.join(["coterie", "run", algorithm, word, *pairs])
+    network = network or suggestions(owners.federation)["network"]
+    values["network"] = full_name("network", network)
     plan = assemble_plan(algorithm, federation, owners, values, grid, command)
     list(grid_points(plan.algorithm, grid))  # refuses a value that the algorithm does not take
     return plan
@@ -148,7 +166,9 @@ def make_plan(words: list[str]) -> Plan:
 
 def names_a_file(word: str) -> bool:
     """Whether a word of the command line is a table or folder of the user's, not a federation."""
-    return word not in FEDERATIONS and (Path(word).suffix in TABLES or Path(word).exists())
+    if word in FEDERATIONS or not (Path(word).suffix in TABLES or Path(word).exists()):
+        return False
+    return word not in entry_points_of("federation")
 
 
 def assemble_plan(
@@ -181,8 +201,8 @@ def complete_settings(algorithm: str, federation: str, values: dict[str, Any]) -
     lack settings that were added later, which had their defaults.
     """
     if "network" not in values:
-        suggested = find("federation", federation).suggests
-        network = make_settings(find("network", suggested["network"]), suggested)
+        suggested = suggestions(resolve("federation", federation))
+        network = make_settings(resolve("network", suggested["network"]), suggested)
         values = {"network": suggested["network"], **asdict(network), **values}
     for owner in find_owners(algorithm, federation, values["network"]):
         values = {**added_settings(owner), **values}
@@ -197,7 +217,8 @@ def plan_again(config: dict[str, Any], words: list[str]) -> Plan:
         owners = find_owners(algorithm, federation, values["network"])
         if set(values) != set(setting_names(*owners)):
             raise CheckpointError(
-                f"config.json is of another version of coterie: {config['coterie']}"
+                f"config.json is of another version of coterie, {config['coterie']}, or of "
+                f"{algorithm}, {federation} or {values['network']}"
             )
         plain, grid = parse_grid([f"{n}={value}" for n, value in values.items()], owners.algorithm)
         found = parse_settings(plain, owners)
@@ -231,12 +252,15 @@ def check_same_plan(plan: Plan, owners: Owners, words: list[str]) -> int:
     Only its rounds may change: how many it is to have.
     """
     asked, pairs = split_words(words)
-    for word, name in zip(asked, (plan.algorithm_name, plan.federation_name), strict=False):
-        if word != name:
+    names = {"algorithm": plan.algorithm_name, "federation": plan.federation_name}
+    for word, (kind, name) in zip(asked, names.items(), strict=False):
+        if word != name and full_name(kind, word) != name:
             raise SettingError(f"a resumed run keeps its settings: it runs {name}, got {word}")
     plain, several = parse_grid(pairs, owners.algorithm)
     wanted = parse_settings(plain, owners)
     wanted |= {name: grid_text(each) for name, each in several.items()}
+    if "network" in wanted:
+        wanted["network"] = full_name("network", wanted["network"])
     values = plan.values()
     for key, value in wanted.items():
         if values[key] != value and key != "rounds":

@@ -48,8 +48,8 @@ class Run:
 
     The clients are simulated on this machine unless a `population` is given, with an `evaluator`
     that scores on its data. `initial` are the models to begin with, as `given_models` takes them;
-    without it, they are those of the task. `sampling` draws the participants of each round in place
-    of what the settings say.
+    without it, they are those of the task. `sampling` draws the participants of each round;
+    without it, the settings say how.
     """
 
     def __init__(

@@ -8,7 +8,7 @@ network and the run share one space without prefixes. What a setting means is wr
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from typing import Any, NamedTuple, get_type_hints
 
@@ -115,6 +115,19 @@ def split_words(words: Iterable[str]) -> tuple[list[str], list[str]]:
     return names, [word for word in words if "=" in word]
 
 
+def check_no_clash(owners: Iterable[type]) -> None:
+    """Refuse classes that share the name of a setting: both would get one value."""
+    owner_of: dict[str, str] = {}
+    for owner in owners:
+        for name in setting_names(owner):
+            if name in owner_of:
+                raise SettingError(
+                    f"`{name}` is a setting of {owner_of[name]} and of {owner.__name__}, "
+                    "which cannot run together: rename one"
+                )
+            owner_of[name] = owner.__name__
+
+
 def parse_settings(words: Iterable[str], owners: Iterable[type]) -> dict[str, Any]:
     """Values of `key=value` words, each of the type that one of `owners` gives the key.
 
@@ -186,7 +199,20 @@ def convert_setting(setting: Setting, text: str) -> Any:
         raise SettingError(f"`{setting.name}` must be {kinds[setting.type]}, got {text}") from None
 
 
-def make_settings(owner: type[Any], values: Mapping[str, Any]) -> Any:
-    """An instance of a settings class from those of `values` that are its own."""
-    own = {field.name for field in fields(owner)}
-    return owner(**{name: value for name, value in values.items() if name in own})
+def make_settings(owner: type, values: Mapping[str, Any]) -> Any:
+    """An instance of a settings class from those of `values` that are its own.
+
+    A whole number becomes a real one where the setting is one, also in a default (`lr: float = 1`),
+    so that a run and the same run read from its config.json have equal settings.
+    """
+    found: dict[str, Any] = {}
+    for each, field in zip(settings_of(owner), fields(owner), strict=True):
+        value = values.get(each.name, each.default)
+        if value is MISSING and field.default_factory is MISSING:
+            raise SettingError(
+                f"`{each.name}` of {owner.__name__} has no default: say {each.name}="
+            )
+        if value is not MISSING:
+            whole = each.type is float and isinstance(value, int) and not isinstance(value, bool)
+            found[each.name] = float(value) if whole else value
+    return owner(**found)

@@ -71,7 +71,8 @@ class SweepProcess:
         words = [] if began else job.words
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "coterie", "run", *words, *place, "--json"],
+                # -P: the working directory comes last on the path, as in our own command line.
+                [sys.executable, "-P", "-m", "coterie", "run", *words, *place, "--json"],
                 stdout=subprocess.DEVNULL,
                 stderr=log,
                 env={**os.environ, **threads},

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
+from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coterie.core.errors import CoterieError, SettingError
+from coterie.core.names import short_name
 from coterie.data.tables.schema import Schema
 from coterie.deploy.flwr_internals import need_flower
 from coterie.experiment.plan import make_plan
+from coterie.flower.permission import check_app_allowed, own_names
 from coterie.flower.settings import NETWORK_NAMES, App, read_network_settings
 from coterie.version import __version__
 
@@ -39,7 +43,7 @@ name = "{name}"
 version = "1.0.0"
 description = "{title}"
 license = "Apache-2.0"
-dependencies = ["coterie[flower]=={version}"]
+dependencies = {dependencies}
 
 [tool.hatch.build.targets.wheel]
 packages = ["."]
@@ -70,7 +74,7 @@ A node is described by a file of its own:
 # node.toml
 {node}
 memory = "memory"      # folder for what its clients keep between rounds
-```
+{allow}```
 
 `coterie deploy check node.toml --app .` says whether its data fit before it joins.
 """
@@ -118,7 +122,8 @@ def write_app(folder: Path, arguments: list[str]) -> App:
         raise CoterieError(f"the folder of the app, {folder}, must be new or empty")
     app = app_from_arguments(arguments)
     algorithm, federation = app.plan.algorithm_name, app.plan.federation_name
-    title = f"{algorithm} on {federation}, a federation that coterie trains over a network."
+    names = f"{short_name(algorithm)} on {short_name(federation)}"
+    title = f"{names}, a federation that coterie trains over a network."
     example = Path(getattr(app.plan.federation, "path", "")).name
     node = TABLE_NODE if federation == "table" else OTHER_NODE
     node = node.format(example=example, federation=federation)
@@ -130,15 +135,29 @@ def write_app(folder: Path, arguments: list[str]) -> App:
     text = PROJECT.format(
         name=name or "app",
         title=title,
-        version=__version__,
+        dependencies=json.dumps(dependencies(own_names(settings))),
         algorithm=algorithm,
         settings="\n".join(lines),
     )
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "pyproject.toml").write_text(text, encoding="utf-8")
     (folder / "app.py").write_text(APP.format(title=title), encoding="utf-8")
-    (folder / "README.md").write_text(README.format(title=title, node=node), encoding="utf-8")
+    own = own_names(settings)
+    allow = f"allow = {json.dumps(own)}    # installed on every node\n" if own else ""
+    readme = README.format(title=title, node=node, allow=allow)
+    (folder / "README.md").write_text(readme, encoding="utf-8")
     return app
+
+
+def dependencies(names: list[str]) -> list[str]:
+    """What server and nodes must have installed: coterie, and the packages of these names.
+
+    A file that belongs to no package has to be put there by hand.
+    """
+    homes = packages_distributions() if names else {}
+    packages = {top for name in names for top in homes.get(re.split("[.:]", name)[0], [])}
+    own = [f"{each}=={version(each)}" for each in sorted(packages)]
+    return [f"coterie[flower]=={__version__}", *own]
 
 
 def app_from_arguments(arguments: list[str]) -> App:
@@ -159,11 +178,14 @@ def app_from_arguments(arguments: list[str]) -> App:
     return App.from_config(App(plan, network, schema).config())
 
 
-def read_app(folder: Path) -> App:
-    """The app in a folder."""
+def read_app(folder: Path, allowed: frozenset[str] | None = None) -> App:
+    """The app in a folder; refuse one that names more than what a node allows, if it is given."""
     path = folder / "pyproject.toml"
     try:
         raw: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-        return App.from_config(raw["tool"]["flwr"]["app"]["config"])
+        config = raw["tool"]["flwr"]["app"]["config"]
+        if allowed is not None:
+            check_app_allowed(allowed, config)
+        return App.from_config(config)
     except (OSError, ValueError, KeyError) as error:
         raise SettingError(f"{folder} is not the folder of a coterie app: {error}") from error

@@ -54,6 +54,7 @@ class Network:
         self.names = roster.names
         self.population, self.ids = len(sizes), torch.arange(len(sizes))
         self.seed = settings.seed
+        self.began = -1  # rounds done when this attempt began; -1: it begins anew
         self.rounds_done = 0
         self.rounds_saved = 0  # that the server's checkpoint holds
         self.exchanges = 0  # of steps that train, in this attempt
@@ -141,6 +142,7 @@ class Network:
                 "names": [self.names[i] for i in own.tolist()],
                 "run": self.run,
                 "attempt": self.attempt,
+                "began": self.began,
                 "exchange": self.exchanges,
                 "rounds": self.rounds_done,
                 "saved": self.rounds_saved,
@@ -177,7 +179,7 @@ class Network:
 
     def finish(self) -> None:
         """Tell the nodes that the run is over."""
-        header = {"do": "finish", "run": self.run, "attempt": self.attempt}
+        header = {"do": "finish", "run": self.run, "attempt": self.attempt, "began": self.began}
         self.roster.tell(Packet(header))
 
 
@@ -205,6 +207,5 @@ def placeholder_federation(app: App, node: NodeInfo) -> Federation:
     """One client with two made-up samples, of the shape and type that the nodes' samples have."""
     if app.schema is not None:
         return app.schema.stub(node.inputs[0].shape, node.inputs[0].dtype)
-    data, made_up = app.plan.federation, made_up_samples(node.inputs, node.target)
-    classes = getattr(data, "class_count", 0) or node.outputs
-    return Federation(made_up, class_count=classes, scale=getattr(data, "pixel_scale", 1.0))
+    made_up = made_up_samples(node.inputs, node.target)
+    return Federation(made_up, class_count=node.outputs, scale=node.scale)

@@ -31,8 +31,6 @@ class NetworkScorer:
         self.network = network
         # Asked once: nodes come and go, and metrics keep their names.
         self.tested = all(node.tested for node in network.roster.nodes.values())
-        schema = network.app.schema
-        self.classes = len(schema.classes) if schema else MAX_CLASSES
         self._map: tuple[Tensor, Tensor] | None = None  # ids of clients, and what places them
 
     def clients(self, part: str) -> RoundClients:
@@ -81,7 +79,9 @@ class NetworkScorer:
         if not len(serving.ids):
             return serving.ids, None
         drawn = ("losses" if compares_losses(serving) else "gradients") if with_map else ""
-        scores = ScoreExchange(serving, part, drawn, self.classes)
+        schema = self.network.app.schema
+        classes = len(schema.classes) if schema else MAX_CLASSES
+        scores = ScoreExchange(serving, part, drawn, classes)
         replies = self.network.ask("score", serving.ids, scores.contents, scores.read)
         refused: dict[int, str] = {}
         for place, reason in disagreement("score", replies).items():

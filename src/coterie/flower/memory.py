@@ -10,8 +10,9 @@ rounds done by then, the number of the message in its attempt, and the attempt:
 A step is answered once. Asked again, it is computed again from the version before it, beside the
 very clients that it was computed beside (`steps.json` names them), so that no bit of it differs.
 
-Versions from the rounds on that an attempt begins with belong to rounds that the run has gone back
-on, and are removed; so are those that neither the server's checkpoint nor the last step needs.
+Versions of other attempts that are newer than what an attempt begins with belong to rounds that the
+run has gone back on. They are not read, and removed; so are those that neither the server's
+checkpoint nor the last step needs.
 """
 
 from __future__ import annotations
@@ -54,14 +55,20 @@ class Version(NamedTuple):
 
 
 class RunMemory:
-    """The memory of one run on a node whose clients have these names."""
+    """The memory of one run on a node whose clients have these names, as an attempt at it sees it.
 
-    def __init__(self, memory: Path, run: str, names: list[str]) -> None:
+    began  the rounds that the run had done when the attempt began; -1: it began anew
+    """
+
+    def __init__(
+        self, memory: Path, run: str, names: list[str], *, attempt: str = "", began: int = -1
+    ) -> None:
         if not run.isalnum():
             raise CoterieError(f"a run must have a name of letters and digits, got {run!r}")
         # Nodes may share a folder; each has what its own clients keep.
         clients = hashlib.sha256(json.dumps(names).encode()).hexdigest()[:8]
         self.memory, self.run, self.name = memory, run, f"{run}-{clients}"
+        self.attempt, self.began = attempt, began
         self.folder = memory / self.name
 
     def begin(self, step: StepNumber) -> list[dict[str, int]]:
@@ -75,10 +82,9 @@ class RunMemory:
         over = step.attempt in log["attempts"][:-1]
         if log["attempts"][-1:] != [step.attempt] and not over:
             log = {"attempts": [*log["attempts"], step.attempt], "exchange": -1, "clients": []}
-            for version in self._versions():
-                if version.step.rounds >= step.rounds:
-                    version.path.unlink()
             write_text(self.folder / STEPS, json.dumps(log))
+            for version in set(self._versions()) - set(self._usable()):
+                version.path.unlink()
         if over or step.exchange < log["exchange"]:
             raise CoterieError("the run has gone on from the step that is asked for")
         answered: list[dict[str, int]] = log["clients"]
@@ -94,12 +100,12 @@ class RunMemory:
     def read_before(self, memory: ClientMemory, step: StepNumber) -> None:
         """Let `memory` be what it was before a step that trains."""
         place = step.rounds, step.exchange
-        self._load(memory, [v for v in self._versions() if v.step[:2] < place])
+        self._load(memory, [v for v in self._usable() if v.step[:2] < place])
 
     def read_after(self, memory: ClientMemory, rounds: int, exchange: float = math.inf) -> None:
         """Let `memory` be what it was after so many rounds, or after a message of the last one."""
         place = rounds, exchange
-        self._load(memory, [v for v in self._versions() if v.step[:2] <= place])
+        self._load(memory, [v for v in self._usable() if v.step[:2] <= place])
 
     def write(self, memory: ClientMemory, step: StepNumber, saved: int) -> None:
         """Keep `memory` as that after a step; the server has a checkpoint of `saved` rounds."""
@@ -146,6 +152,14 @@ class RunMemory:
             for match, path in matches
             if match
         )
+
+    def _usable(self) -> list[Version]:
+        """The versions of this attempt, and those from which it began."""
+        return [
+            version
+            for version in self._versions()
+            if version.step.attempt == self.attempt or version.step.rounds <= self.began
+        ]
 
     def _log(self) -> dict[str, Any]:
         """The attempts so far, and whom the last step was computed for, as `steps.json` has it."""

@@ -8,7 +8,8 @@ federation come with every message. A message asks for one of four things:
     score   how well given models serve its clients, on their test samples
     finish  nothing any more: the run is over
 
-Of code, a message can only name client steps of algorithms that are installed on the node.
+Of code, a message can only name client steps of algorithms that are installed on the node: those
+of coterie, and those that the node's file allows (permission.py).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from coterie.engine.simulator import Simulator
 from coterie.flower.memory import RunMemory, check_kept
 from coterie.flower.node_scoring import score_clients
 from coterie.flower.node_steps import NodeSteps, find_step
+from coterie.flower.permission import check_app_allowed, load_allowed
 from coterie.flower.sample_kinds import encode_kinds
 from coterie.flower.settings import App
 from coterie.flower.wire import BadPacket, Packet, decode_packet, encode_packet
@@ -47,6 +49,8 @@ class NodeFile:
     data: str = ""  # its table or folder, as in data = "patients.csv"; empty: as the app says
     share: str = ""  # which part of these clients are its own, as in 1/3; empty: all
     memory: str = "memory"  # the folder for what its clients keep between rounds
+    # what it runs besides coterie's own, as in allow = ["mypackage.mine:Method"]
+    allow: frozenset[str] = frozenset()
 
     @classmethod
     def read(cls, path: Path) -> NodeFile:
@@ -60,9 +64,12 @@ class NodeFile:
             if name not in known:
                 near = did_you_mean(name, known) or f" (settings: {', '.join(known)})"
                 raise SettingError(f"{path}: no setting of a node is named {name}{near}")
-            if not isinstance(value, str):
+            if name == "allow":
+                if not (isinstance(value, list) and all(isinstance(each, str) for each in value)):
+                    raise SettingError(f"{path}: `allow` must be a list of names, got {value!r}")
+            elif not isinstance(value, str):
                 raise SettingError(f"{path}: `{name}` must be a text, got {value!r}")
-        found = cls(**raw)
+        found = cls(**{**raw, "allow": load_allowed(raw.get("allow", []))})
         found.bounds(1)
         home = path.resolve().parent
         own = str(home / found.data) if found.data else ""
@@ -82,7 +89,7 @@ class Node:
     """The clients of one node, for one app."""
 
     def __init__(self, app: App, file: NodeFile) -> None:
-        self.app = app
+        self.app, self.allow = app, file.allow
         federation, self.task = app.data(file.data)
         begin, end = file.bounds(len(federation))
         if begin == end:
@@ -90,8 +97,8 @@ class Node:
                 f"share {file.share} of {len(federation)} clients is nobody: the data has too few"
             )
         self.names = client_names(federation)[begin:end]
-        self.outputs = federation.outputs
         self.cluster = None if federation.cluster is None else federation.cluster[begin:end]
+        self.outputs, self.scale = federation.outputs, float(federation.scale)
         self.train = federation.train.part(begin, end)
         self.test = None if federation.test is None else federation.test.part(begin, end)
         if federation.unseen:
@@ -146,8 +153,9 @@ class Node:
             "clients": self.names,
             "cluster": None if self.cluster is None else self.cluster.tolist(),
             "samples": encode_kinds(samples),
-            "outputs": self.outputs,
             "tested": self.test is not None,
+            "outputs": self.outputs,
+            "scale": self.scale,
             "frozen": frozen_digest(self.task.module),
         }
         return Packet(header, {"sizes": samples.sizes})
@@ -163,7 +171,7 @@ class Node:
         """How well models serve some clients; what they predict stays here."""
         began = time.perf_counter()
         self.find_clients(packet)
-        step = find_step(self.app, packet) if packet.get("use", str) else None
+        step = find_step(self.allow, packet) if packet.get("use", str) else None
         self.run_memory(packet).read_after(self.memory, packet.get("rounds", int))
         check_kept(self.memory, self.selected, packet.tensor("kept"))
         return reply_packet(began, score_clients(self, packet, step), lost=[], kept=False)
@@ -194,7 +202,8 @@ class Node:
         run, attempt = packet.get("run", str), packet.get("attempt", str)
         if not (run.isalnum() and attempt.isalnum()):
             raise BadPacket("a run must have a name of letters and digits")
-        return RunMemory(self.folder, run, self.names)
+        began = packet.get("began", int)
+        return RunMemory(self.folder, run, self.names, attempt=attempt, began=began)
 
 
 class NodeWorker:
@@ -216,6 +225,7 @@ class NodeWorker:
         """The reply to a packet of a run with such settings."""
         began = time.perf_counter()
         if self.node is None or config != self.config:
+            check_app_allowed(self.file.allow, config)
             app = App.from_config(config)
             if self.node is None or app.fingerprint != self.node.app.fingerprint:
                 self.node = Node(app, self.file)

@@ -19,15 +19,13 @@ from coterie.engine.client_memory import ClientMemory
 from coterie.experiment.settings import make_settings, setting_names
 from coterie.flower.folded import sums_to_send
 from coterie.flower.memory import WHEN_KEPT, RunMemory, StepNumber, check_kept, copy_rows
+from coterie.flower.permission import check_allowed
 from coterie.flower.plain_data import decode_plain
-from coterie.flower.settings import App
 from coterie.flower.wire import BadPacket, Packet, decode_arguments
-from coterie.registry import find
+from coterie.registry import resolve
 
 if TYPE_CHECKING:
     from coterie.flower.node import Node
-
-START_ALGORITHMS = ("fedavg", "one-shot")  # whose steps others use to find a start
 
 
 class StepAnswer(NamedTuple):
@@ -136,7 +134,7 @@ class NodeSteps:
         if not all(isinstance(piece, int | str) for piece in address):
             raise BadPacket("the address of a step must be numbers and texts")
         arguments = decode_arguments(packet, ids)
-        step, trains = find_step(self.node.app, packet), packet.get("trains", bool)
+        step, trains = find_step(self.node.allow, packet), packet.get("trains", bool)
         channel = tuple(decode_plain(raw, packet.tensors) for raw in packet.get("channel", list))
         return Call(step, ids, packet.get("round", int), address, arguments, trains, channel)
 
@@ -165,16 +163,15 @@ def spread(value: Each, ids: Tensor) -> Each:
     return Each(value.rows, value.index[places], ids)
 
 
-def find_step(app: App, packet: Packet) -> Any:
+def find_step(allowed: frozenset[str], packet: Packet) -> Any:
     """The client step that a message names: of which algorithm, with which settings.
 
-    It is one of the app's algorithm, or of those with which others find a start.
+    An algorithm may be made of others, so that the step need not be of the app's own.
     """
     of, name = packet.get("of", str), packet.get("step", str)
     settings = packet.get("settings", dict)
-    if of not in (app.plan.algorithm_name, *START_ALGORITHMS):
-        raise BadPacket(f"this app has no algorithm {of!r}")
-    kind = find("algorithm", of)
+    check_allowed(allowed, "algorithm", of)
+    kind = resolve("algorithm", of)
     if set(settings) != set(setting_names(kind)):
         raise BadPacket(f"{of} has other settings")
     step = getattr(make_settings(kind, settings), name, None) if name.isidentifier() else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -27,6 +28,7 @@ class NodeInfo(NamedTuple):
     target: PartKind  # and their targets
     outputs: int  # that a network needs for these
     tested: bool  # whether its clients have test samples
+    scale: float  # by which features are divided
     frozen: str  # digest of the frozen weights of its network
 
 
@@ -48,8 +50,11 @@ def read_enrolment(app: App, reply: Packet) -> NodeInfo:
     complete = isinstance(cluster, list) and len(cluster) == len(names)
     if cluster is not None and not (complete and all(isinstance(c, int) for c in cluster)):
         raise BadPacket("it must say of all its clients in which true cluster they are, or of none")
+    scale = reply.get("scale", float)
+    if not (math.isfinite(scale) and scale > 0):
+        raise BadPacket("it must say by what its features are divided")
     tested, frozen = bool(reply.header.get("tested")), str(reply.header.get("frozen", ""))
-    return NodeInfo(names, sizes, cluster, inputs, target, outputs, tested, frozen)
+    return NodeInfo(names, sizes, cluster, inputs, target, outputs, tested, scale, frozen)
 
 
 def check_fields(label: str, fields: list[str], reply: Packet) -> None:

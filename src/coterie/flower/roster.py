@@ -77,6 +77,13 @@ class Roster:
                     f"nodes hold samples of two kinds: {mine} for client {first.names[0]}, "
                     f"{theirs} for client {other.names[0]}"
                 )
+            same = (other.outputs, other.scale) == (first.outputs, first.scale)
+            if self.app.schema is None and not same:  # a schema has the classes of all nodes
+                raise DataError(
+                    f"nodes hold samples of two kinds: {first.outputs} outputs and scale "
+                    f"{first.scale:g} for client {first.names[0]}, {other.outputs} and "
+                    f"{other.scale:g} for client {other.names[0]}"
+                )
 
     def require_frozen(self, digest: str) -> None:
         """Refuse nodes whose network has other frozen weights: those stay out of all messages."""

@@ -58,6 +58,16 @@ class App:
     network: NetworkSettings
     schema: Schema | None = None
 
+    def __post_init__(self) -> None:
+        taken = {*NETWORK_NAMES, "algorithm", "federation", "schema"}
+        for name in self.plan.values():
+            if name in taken:
+                raise SettingError(
+                    f"`{name}` means something else in a run over a network: rename the setting of "
+                    f"{self.plan.algorithm_name}, {self.plan.federation_name} or "
+                    f"{self.plan.network_name}"
+                )
+
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> App:
         """The app with these settings, as Flower gives them to server and nodes."""

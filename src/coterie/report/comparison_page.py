@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from coterie.core.names import short_names
 from coterie.report import figures
 from coterie.report.headline import run_warnings, setting_text
 from coterie.report.palette import colour
@@ -23,8 +24,9 @@ def group_runs(runs: Sequence[RunFiles]) -> Groups:
     """Runs by federation, then by what tells them apart other than the seed.
 
     The label of a group is its algorithm, with those settings in which runs of that algorithm on
-    that federation differ.
+    that federation differ. Names of packages are left out where that is clear enough.
     """
+    short = short_config_names(runs)
     kinds: dict[tuple[str, str], list[RunFiles]] = {}
     for run in runs:
         key = (str(run.config.get("federation")), str(run.config.get("algorithm")))
@@ -36,9 +38,17 @@ def group_runs(runs: Sequence[RunFiles]) -> Groups:
         told = [n for n in names if len({setting_text(each.get(n)) for each in settings}) > 1]
         for run, each in zip(alike, settings, strict=True):
             settings_text = [f"{name}={setting_text(each.get(name))}" for name in told]
-            label = " ".join([algorithm, *settings_text])
-            groups.setdefault(federation, {}).setdefault(label, []).append(run)
+            label = " ".join([short["algorithm"][algorithm], *settings_text])
+            groups.setdefault(short["federation"][federation], {}).setdefault(label, []).append(run)
     return groups
+
+
+def short_config_names(runs: Sequence[RunFiles]) -> dict[str, dict[str, str]]:
+    """What to call the algorithms and federations of runs, by their names in config.json."""
+    return {
+        kind: short_names(str(run.config.get(kind)) for run in runs)
+        for kind in ("algorithm", "federation")
+    }
 
 
 def render_comparison(
@@ -75,16 +85,17 @@ def render_comparison(
         )
     runs = [run for labels in groups.values() for each in labels.values() for run in each]
     seeds = sorted({run.seed for run in runs if run.seed is not None})
+    algorithms = short_config_names(runs)["algorithm"]
     context = {
         "sections": sections,
-        "algorithms": list(dict.fromkeys(str(run.config.get("algorithm")) for run in runs)),
+        "algorithms": list(algorithms.values()),
         "facts": [
             ("runs", len(runs)),
             ("seeds", ", ".join(map(str, seeds))),
             ("coterie", ", ".join(sorted({str(run.config.get("coterie")) for run in runs}))),
         ],
         "warnings": [
-            (text, f"{run.config.get('algorithm')}, seed {run.seed} {where}")
+            (text, f"{algorithms[str(run.config.get('algorithm'))]}, seed {run.seed} {where}")
             for run in runs
             for text, where in run_warnings(run.rounds, run.result)
         ],

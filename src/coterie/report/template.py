@@ -8,6 +8,7 @@ from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
+from coterie.core.names import short_name
 from coterie.files import without_infinities
 from coterie.report import number_format as numbers
 
@@ -28,6 +29,7 @@ def fill_template(
         "decimal": numbers.decimal,
         "size": numbers.byte_size,
         "duration": numbers.duration,
+        "short": short_name,
     }
     here = resources.files("coterie.report")
     script = "\n".join((here / name).read_text(encoding="utf-8") for name in SCRIPTS)

@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 
 from coterie.core.errors import DataError, SettingError
-from coterie.data.tables.describe import describe_source
+from coterie.data.tables.describe import describe_federation_data, describe_source
 from coterie.data.tables.table import Table
+from tests.tasks.taggers import tagging_federation, two_input_federation
 
 
 def describe(source, **settings):
@@ -184,3 +185,12 @@ def test_settings_as_the_command_line_has_them_are_described(pyarrow, tmp_path):
     assert describe_source(settings).startswith(
         "rows.feather: 6 clients, 600 rows, columns to predict from: 1"
     )
+
+
+def test_a_federation_of_sequences_or_several_inputs_is_described_too():
+    page = describe_federation_data(tagging_federation([3, 5]))
+    assert "2 clients, 16 samples of sequences of int64" in page
+    assert "8 of them are there to test on" in page
+    page = describe_federation_data(two_input_federation([3, 5]))
+    assert "2 clients, 8 samples of image: 6 x 6 uint8, vector: 5 float64" in page
+    assert "true clusters have these numbers of clients: 1 1" in page

@@ -1,0 +1,3 @@
+from tests.own import own
+
+__all__ = ["own"]
