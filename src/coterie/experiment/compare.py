@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 
 from coterie.core.algorithm import Algorithm
 from coterie.core.errors import CoterieError, CoterieWarning, SettingError, did_you_mean
+from coterie.core.names import file_name
 from coterie.core.task import Task
 from coterie.data.federation import Federation
 from coterie.evaluation.significance import ComparisonResults, finite_metrics
-from coterie.experiment.comparison import DEFAULT_SEEDS
+from coterie.experiment.comparison import DEFAULT_SEEDS, part_names
 from coterie.experiment.frames import import_pandas
 from coterie.experiment.plan import find_owners, make_plan, names_a_file
 from coterie.experiment.run import Run
@@ -156,13 +157,15 @@ def compare(
     numbers = range(seeds) if isinstance(seeds, int) else seeds
     if not len(numbers):
         raise SettingError(f"`seeds` must be at least one, got {seeds}")
+    parts = part_names(list(sources))
     groups: dict[str, dict[str, list[RunFiles]]] = {}
     failures: dict[tuple[str, str, int], str] = {}
     for federation, source in sources.items():
         for label, algorithm in chosen.items():
             group = groups.setdefault(federation, {}).setdefault(label, [])
             for seed in numbers:
-                place = None if folder is None else Path(folder) / f"{federation}-{label}-{seed}"
+                name = f"{parts[federation]}-{file_name(label)}-{seed}"
+                place = None if folder is None else Path(folder) / name
                 try:
                     run = do_run(algorithm, source, seed, settings, place)
                 except CoterieError as error:
