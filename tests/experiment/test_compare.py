@@ -60,6 +60,17 @@ def test_data_of_the_users_own_and_several_of_one_kind(tmp_path):
     assert again.runs.loc[0, metrics].to_dict() == found.runs.loc[0, metrics].to_dict()
 
 
+def test_runs_on_a_table_leave_their_files_in_the_folder(tmp_path):
+    rows = [f"{i % 4},{i % 2},{i % 2 + i / 50},{i / 9}" for i in range(40)]
+    table = tmp_path / "data.csv"
+    table.write_text("\n".join(["shop,label,a,b", *rows]))
+    settings = {"client": "shop", "label": "label", "rounds": 1, "seeds": 1}
+    coterie.compare([FedAvg(), "local"], str(table), folder=tmp_path / "c", **settings)
+    made = sorted(path.name for path in (tmp_path / "c").iterdir())
+    assert made == ["data-fedavg-0", "data-local-0"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "data.csv"]
+
+
 def test_a_run_that_fails_or_diverges_leaves_the_others():
     federation, _ = coterie.load("linear-mixture", clients=4, samples=5, features=3)
     task = Regression(nn.Linear(3, 1))

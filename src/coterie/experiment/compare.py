@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 
 from coterie.core.algorithm import Algorithm
 from coterie.core.errors import CoterieError, CoterieWarning, SettingError, did_you_mean
+from coterie.core.names import file_name
 from coterie.core.task import Task
 from coterie.data.federation import Federation
 from coterie.evaluation.significance import ComparisonResults, finite_metrics
-from coterie.experiment.comparison import DEFAULT_SEEDS
+from coterie.experiment.comparison import DEFAULT_SEEDS, part_names
 from coterie.experiment.frames import import_pandas
 from coterie.experiment.plan import find_owners, make_plan, names_a_file
 from coterie.experiment.run import Run
@@ -34,7 +35,7 @@ from coterie.report.text_tables import latex_table, markdown_table
 STAND_IN = "fedavg"  # has no settings of its own that a federation suggests
 
 
-class ComparedData(NamedTuple):
+class ComparedFederation(NamedTuple):
     """Where the clients of a comparison come from: a name, or data with their task."""
 
     name: str = ""
@@ -156,13 +157,15 @@ def compare(
     numbers = range(seeds) if isinstance(seeds, int) else seeds
     if not len(numbers):
         raise SettingError(f"`seeds` must be at least one, got {seeds}")
+    parts = part_names(list(sources))
     groups: dict[str, dict[str, list[RunFiles]]] = {}
     failures: dict[tuple[str, str, int], str] = {}
     for federation, source in sources.items():
         for label, algorithm in chosen.items():
             group = groups.setdefault(federation, {}).setdefault(label, [])
             for seed in numbers:
-                place = None if folder is None else Path(folder) / f"{federation}-{label}-{seed}"
+                name = f"{parts[federation]}-{file_name(label)}-{seed}"
+                place = None if folder is None else Path(folder) / name
                 try:
                     run = do_run(algorithm, source, seed, settings, place)
                 except CoterieError as error:
@@ -179,7 +182,7 @@ def compare(
 
 def do_run(
     algorithm: Algorithm[Any] | str,
-    source: ComparedData,
+    source: ComparedFederation,
     seed: int,
     settings: Mapping[str, Any],
     place: Path | None,
@@ -209,7 +212,7 @@ def do_run(
 
 
 def known_settings(
-    algorithm: Algorithm[Any] | str, source: ComparedData, settings: Mapping[str, Any]
+    algorithm: Algorithm[Any] | str, source: ComparedFederation, settings: Mapping[str, Any]
 ) -> set[str]:
     """The names of the settings that a run of a comparison understands."""
     if source.data is not None:
@@ -223,7 +226,7 @@ def known_settings(
 
 def check_settings(
     algorithms: Mapping[str, Algorithm[Any] | str],
-    sources: Mapping[str, ComparedData],
+    sources: Mapping[str, ComparedFederation],
     settings: Mapping[str, Any],
 ) -> None:
     """Refuse settings that no run of the comparison has."""
@@ -270,11 +273,11 @@ def telling_settings(algorithm: Any, alike: Sequence[Any]) -> list[str]:
     return [f"{key}={own[key]}" for key in own if len({str(each[key]) for each in values}) > 1]
 
 
-def label_federations(federations: Any, task: Task | None) -> dict[str, ComparedData]:
+def label_federations(federations: Any, task: Task | None) -> dict[str, ComparedFederation]:
     """Federations by what they are called."""
     if isinstance(federations, Mapping):
         return {label: read_source(each, task) for label, each in federations.items()}
-    labelled: dict[str, ComparedData] = {}
+    labelled: dict[str, ComparedFederation] = {}
     for each in federations if isinstance(federations, list) else [federations]:
         source = read_source(each, task)
         name = source.name or (source.data[0].name if source.data else "")
@@ -286,13 +289,13 @@ def label_federations(federations: Any, task: Task | None) -> dict[str, Compared
     return labelled
 
 
-def read_source(federation: Any, task: Task | None) -> ComparedData:
+def read_source(federation: Any, task: Task | None) -> ComparedFederation:
     """A federation of a comparison: a name, a pair of data and task, or data for the given task."""
     if isinstance(federation, str):
-        return ComparedData(name=federation)
+        return ComparedFederation(name=federation)
     if isinstance(federation, tuple) and len(federation) == 2:
         federation, task = federation
     check_federation_argument(federation)
     check_task_argument(task)
     assert task is not None
-    return ComparedData(data=(federation, task))
+    return ComparedFederation(data=(federation, task))
