@@ -158,7 +158,7 @@ TESTS_OF_A_FOLDER = {
     "flower": {"conformance"},
     "data/federations": {"federations"},
     "data/sources": {"sources"},
-    "engine": {"other_device", "pickled_shards"},
+    "engine": {"other_device"},
     "engine/kernels": {"agreement"},
     "report": {"browser"},
 }

@@ -8,14 +8,16 @@ import pytest
 import torch
 
 import coterie
+from coterie import checks
 from coterie.channel.metering import ByteMeter
 from coterie.core.clients import Each, on_client
 from coterie.core.errors import CoterieWarning, DataError, SettingError
 from coterie.data.federation import Federation, Samples
+from coterie.engine.ray import Shard
+from tests.test_conformance import CASES
 
 ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
 pytestmark = [
-    pytest.mark.slow,
     # Ray itself leaves sockets open and warns of its own future.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
@@ -36,6 +38,59 @@ def cluster():
 @pytest.fixture(scope="module")
 def digits():
     return coterie.load("rotated-digits", clients=9, seed=0)
+
+
+class Host:
+    """An actor that holds one shard after another: what takes long is to start its process."""
+
+    def hold(self, *arguments, **options):
+        self.shard = Shard(*arguments, **options)
+
+    def collect(self, *arguments):
+        return self.shard.collect(*arguments)
+
+    def memory_tensors(self):
+        return self.shard.memory_tensors()
+
+    def restore(self, tensors):
+        self.shard.restore(tensors)
+
+
+@pytest.fixture(scope="module")
+def hosts():
+    return [ray.remote(Host).remote() for _ in range(2)]
+
+
+@pytest.fixture
+def kept_actors(hosts, monkeypatch):
+    """Runs have the same two actors, one after another."""
+    free = list(hosts)
+
+    class Kept:
+        def options(self, **_):
+            return self
+
+        def remote(self, *arguments, **options):
+            free.append(free.pop(0))
+            ray.get(free[-1].hold.remote(*arguments, **options))
+            return free[-1]
+
+    monkeypatch.setattr(ray, "remote", lambda kind: Kept())
+    monkeypatch.setattr(ray, "kill", lambda actor: None)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_algorithm_gives_the_result_of_one_process(name, kept_actors):
+    data, algorithm = checks.small_federation(checks.RAGGED), CASES[name]
+    settings = {"rounds": 3, "fraction": 0.8, "lost": 0.2}
+    one, other = (
+        coterie.simulate(algorithm, data, checks.task_for(algorithm), **settings, **spread)
+        for spread in ({}, {"shards": 2})
+    )
+    checks.assert_same(one, other)
+    assert torch.equal(one.training.cluster, other.training.cluster)
+    assert one.bytes.table() == other.bytes.table()
+    assert [r["answered"] for r in one.records] == [r["answered"] for r in other.records]
 
 
 def both(algorithm, data, **settings):
