@@ -8,6 +8,7 @@ from coterie.cli.progress_bar import RunProgressBar
 from coterie.core.errors import CheckpointError, SettingError
 from coterie.core.settings import identifying_settings
 from coterie.experiment.plan import make_plan, plan_again
+from coterie.experiment.settings import RunSettings
 from coterie.networks import FemnistCnn, Linear, Mlp
 
 
@@ -71,7 +72,13 @@ def config_of_before(plan):
 
 
 # Settings that the folders of earlier versions do not know.
-ADDED = ["optimizer", "momentum", "clip", "schedule", "schedule_rounds", "threads"]
+ADDED = ["optimizer", "momentum", "clip", "schedule", "schedule_rounds"]
+ADDED += ["threads", "sampling", "withhold"]
+# Those of every run and of local training that they do know.
+FIRST = {
+    *("rounds", "seed", "starts", "fraction", "per_round", "lost", "protocol", "evaluate"),
+    *("checkpoint", "chunk", "device", "lr", "decay", "batch", "weight_decay", "steps", "epochs"),
+}
 
 
 @pytest.mark.parametrize("missing", [*ADDED, "k", "lr", "rounds", "hidden"])
@@ -91,7 +98,7 @@ def test_a_run_of_before_is_known_by_its_settings_of_before():
     plan = make_plan(["ifca", "rotated-digits"])
     known = identifying_settings(plan.algorithm) | identifying_settings(plan.settings)
     assert not set(ADDED) & set(known)
-    assert {"k", "lr", "decay", "rounds", "seed"} <= set(known)
+    assert set(identifying_settings(RunSettings()) | identifying_settings(coterie.Local())) == FIRST
     other = make_plan(["ifca", "rotated-digits", "clip=2", "optimizer=adam"])
     assert set(identifying_settings(other.algorithm)) - set(known) == {"clip", "optimizer"}
 

@@ -9,6 +9,7 @@ from torch import nn
 import coterie
 from coterie import IFCA, CoterieWarning, FedAvg, Federation, Local, Regression
 from coterie.core.errors import CheckpointError, CoterieError, SettingError
+from coterie.experiment.checkpoint import load_checkpoint, save_checkpoint
 from coterie.experiment.run import Run
 from coterie.experiment.settings import RunSettings
 from coterie.registry import ALGORITHMS
@@ -328,3 +329,21 @@ def test_the_model_of_a_client_predicts_as_it_is_scored(digits, algorithm):
         run.model(8)
     with pytest.raises(SettingError, match="no client is named x"):
         run.model("x")
+
+
+def test_a_folder_of_version_0_1_is_resumed_also_with_more_rounds(tmp_path):
+    """Its checkpoint is known by a fingerprint with the number of rounds in it."""
+    federation, task = coterie.load("rotated-digits", clients=4)
+    settings = {"rounds": 2, "seed": 1}
+    whole = coterie.simulate(FedAvg(), federation, task, rounds=3, seed=1)
+    before = coterie.simulate(FedAvg(), federation, task, folder=tmp_path, **settings)
+    path = tmp_path / "checkpoint.safetensors"
+    checkpoint = load_checkpoint(path, before.fingerprint)
+    save_checkpoint(path, checkpoint._replace(run=before.fingerprint_with(rounds=2)))
+    on = coterie.simulate(
+        FedAvg(), federation, task, folder=tmp_path, resume=True, **settings | {"rounds": 3}
+    )
+    assert torch.equal(on.models, whole.models)
+    save_checkpoint(path, checkpoint._replace(run=before.fingerprint_with(rounds=7)))
+    with pytest.raises(CheckpointError, match="another run"):
+        coterie.simulate(FedAvg(), federation, task, folder=tmp_path, resume=True, **settings)

@@ -48,8 +48,11 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         raise OSError(f"the checkpoint {path} cannot be written: {error}") from error
 
 
-def load_checkpoint(path: Path, run: str) -> Checkpoint:
-    """Read the checkpoint of a run; refuse one that is damaged or belongs to another run."""
+def load_checkpoint(path: Path, *runs: str) -> Checkpoint:
+    """Read the checkpoint of a run; refuse one that is damaged or belongs to another run.
+
+    A run is known by the first of several fingerprints, and was by the others in earlier versions.
+    """
     try:
         with safe_open(path, framework="pt") as file:
             facts = dict(file.metadata() or {})
@@ -63,12 +66,12 @@ def load_checkpoint(path: Path, run: str) -> Checkpoint:
         raise CheckpointError(
             f"the checkpoint {path} is damaged: its contents do not match its digest"
         )
-    if facts["run"] != run:
+    if facts["run"] not in runs:
         raise CheckpointError(
             f"the checkpoint {path} belongs to another run: other settings, other data or another "
             "network"
         )
-    return Checkpoint(int(facts["rounds"]), run, tensors, json.loads(facts["notes"]))
+    return Checkpoint(int(facts["rounds"]), runs[0], tensors, json.loads(facts["notes"]))
 
 
 def content_digest(tensors: dict[str, Tensor], facts: dict[str, str]) -> str:
@@ -87,12 +90,15 @@ def run_fingerprint(
     task: Task,
     federation: Federation,
     initial: Tensor | None = None,
+    rounds: int | None = None,
 ) -> str:
     """What a checkpoint must agree on: algorithm, settings, data, network and first models.
 
-    Not the number of rounds: a run may be given more of them.
+    Not the number of rounds: a run may be given more of them. With `rounds`, what checkpoints of
+    version 0.1 agreed on, which could not.
     """
     fixed = {n: value for n, value in identifying_settings(settings).items() if n != "rounds"}
+    fixed |= {} if rounds is None else {"rounds": rounds}
     what: list[Any] = [
         type(algorithm).__name__,
         identifying_settings(algorithm),

@@ -205,19 +205,24 @@ class RunFolder:
         for name in OUTCOME:
             (self.path / name).unlink(missing_ok=True)
 
-    def restore(self, run: str, config: dict[str, Any]) -> tuple[Checkpoint, list[Record]] | None:
+    def restore(
+        self, fingerprint: Callable[[int | None], str], config: dict[str, Any]
+    ) -> tuple[Checkpoint, list[Record]] | None:
         """The checkpoint and the lines of the rounds before it; None if there is none yet.
 
-        A run may go on with another number of rounds than before; config.json then says so.
+        A run may go on with another number of rounds than before; config.json then says so. Its
+        `fingerprint` is without them, or in earlier versions with those that it was to have.
         """
+        rounds_before = self.config["settings"]["rounds"]
         checkpoint, lines = None, []
         if (self.path / "checkpoint.safetensors").exists():
-            checkpoint = load_checkpoint(self.path / "checkpoint.safetensors", run)
+            known = fingerprint(None), fingerprint(rounds_before)
+            checkpoint = load_checkpoint(self.path / "checkpoint.safetensors", *known)
             lines = self._cut_rounds(checkpoint.rounds, config["settings"]["rounds"])
         else:
             (self.path / "rounds.jsonl").unlink(missing_ok=True)
         before, rounds = self.config, config["settings"]["rounds"]
-        if before["settings"]["rounds"] != rounds:
+        if rounds_before != rounds:
             settings = {**before["settings"], "rounds": rounds}
             changed = {"settings": settings, "command": config["command"]}
             self.write("config.json", before | changed)

@@ -149,7 +149,7 @@ class Grid:
         """Leave files in a new folder, or go on from those of an earlier run."""
         folder = RunFolder.open(path, self.config, resume=resume)
         with folder.unlocked_after_error():
-            before = folder.restore(self.fingerprint, self.config) if resume else None
+            before = folder.restore(self.fingerprint_with, self.config) if resume else None
             if before is not None:
                 self._restore(before[0], folder)
         self.folder = folder
@@ -210,8 +210,12 @@ class Grid:
     @cached_property
     def fingerprint(self) -> str:
         """What a checkpoint must agree on: that of the first copy, and the grid."""
-        what = [self.copies[0].run.fingerprint, {n: list(v) for n, v in self.values.items()}]
-        return json_digest(what)
+        return self.fingerprint_with()
+
+    def fingerprint_with(self, rounds: int | None = None) -> str:
+        """The fingerprint, or that of earlier versions, with the number of rounds."""
+        first = self.copies[0].run.fingerprint_with(rounds)
+        return json_digest([first, {n: list(v) for n, v in self.values.items()}])
 
     def _all(self, job: Callable[[Copy], object]) -> None:
         """Do something with every copy that goes on, in step."""

@@ -191,9 +191,12 @@ class Run:
     @cached_property
     def fingerprint(self) -> str:
         """What a checkpoint must agree on: algorithm, settings, data, network and first models."""
-        return run_fingerprint(
-            self.algorithm, self.settings, self.task, self.federation, self.initial
-        )
+        return self.fingerprint_with()
+
+    def fingerprint_with(self, rounds: int | None = None) -> str:
+        """The fingerprint, or that of earlier versions, with the number of rounds."""
+        parts = (self.algorithm, self.settings, self.task, self.federation, self.initial)
+        return run_fingerprint(*parts, rounds=rounds)
 
     def use_ray(self, shards: int, address: str = "") -> AbstractContextManager[Any]:
         """Run the clients in `shards` Ray actors; called before anything else is done.
@@ -212,7 +215,7 @@ class Run:
         """Leave files in a new folder, or go on from those of an earlier run."""
         folder = RunFolder.open(path, self.config, resume=resume)
         with folder.unlocked_after_error():
-            before = folder.restore(self.fingerprint, self.config) if resume else None
+            before = folder.restore(self.fingerprint_with, self.config) if resume else None
             if before is not None:
                 self.training.restore(*before)
                 self.training.frames.restore(path, self.rounds)

@@ -33,12 +33,14 @@ class RunSettings(Settings):
         "fixed",
         "participants; fixed: so many in each round, poisson: so many on average, each by itself",
         one_of("fixed", "poisson"),
+        added=True,
     )
     lost: float = setting(0.0, "probability that a client's reply is lost")
     withhold: str = setting(
         "nothing",
         "what the server is not told; clusters: who is in which cluster",
         one_of("nothing", "clusters"),
+        added=True,
     )
     protocol: str = setting(
         "auto", "data by which a client chooses a model", one_of("auto", "train-loss", "test-loss")
