@@ -31,7 +31,7 @@ from coterie.core import seeds
 from coterie.core.algorithm import Algorithm, Serving, serve_clients, traits_of
 from coterie.core.clients import Call, Clients, Each, step_name
 from coterie.core.errors import CoterieError, SettingError
-from coterie.core.local_training import LocalTraining
+from coterie.core.local_training import GradientSettings
 from coterie.core.sample_kinds import stored_tensors
 from coterie.core.samples import as_batch
 from coterie.core.state import state_tensors
@@ -566,7 +566,7 @@ def with_one_cluster(algorithm: Any) -> Any:
 
 def full_batch(algorithm: Any) -> Any:
     """The algorithm without mini-batches, which are drawn by client id."""
-    return replace(algorithm, batch=0) if isinstance(algorithm, LocalTraining) else algorithm
+    return replace(algorithm, batch=0) if isinstance(algorithm, GradientSettings) else algorithm
 
 
 class InputGuard:

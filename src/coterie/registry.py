@@ -284,4 +284,5 @@ def check_setting_types(path: str, owner: type[Any]) -> None:
 
 def suggestions(federation: type[Any]) -> dict[str, Any]:
     """The settings that a federation suggests for a run, the network among them."""
-    return {"network": DEFAULT_NETWORK, **getattr(federation, "suggests", {})}
+    suggested = getattr(federation, "suggests", {})
+    return suggested if "network" in suggested else suggested | {"network": DEFAULT_NETWORK}

@@ -33,7 +33,7 @@ class FixedSize:
     """The same number of clients in every round, all equally likely.
 
     >>> FixedSize(2).draw(0, 5, torch.Generator().manual_seed(0)).tolist()
-    [1, 4]
+    [0, 4]
     """
 
     count: int

@@ -36,7 +36,7 @@ def headline_cards(
     number = len(run.rounds)
     planned = (run.config.get("settings") or {}).get("rounds")
     members = f"{numbers.count(len(trained['client']))} clients" if trained else ""
-    if planned and number < planned:
+    if planned and (number < planned or not run.result):
         members = f"of {numbers.count(planned)}"
     cards.append(("rounds", numbers.count(number), members))
     each = _per_round(numbers.duration, run.seconds, number)
