@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 
 # Rows times parameters of a chunk of clients below which one thread is as fast as several.
-SMALL_WORK = 2**24
+SMALL_WORK = 2**19
 LOOK_SECONDS = 0.2  # between two looks at the load of the machine
 BUSY_SHARE = 0.35  # of a core that other processes may use without its being theirs
 RETRY_SECONDS = 5.0  # after which several threads are tried again where the load cannot be seen
