@@ -96,7 +96,8 @@ def test_a_node_removes_nothing_but_what_coterie_made(tmp_path, words):
     assert len(kept_runs(memory)) == 1, "runs that have finished go when another begins"
 
 
-@pytest.mark.parametrize(
+# Runs of algorithms whose clients keep something between rounds.
+WITH_MEMORY = pytest.mark.parametrize(
     "words",
     [
         ["local", *DIGITS],
@@ -106,6 +107,9 @@ def test_a_node_removes_nothing_but_what_coterie_made(tmp_path, words):
     ],
     ids=lambda words: words[0],
 )
+
+
+@WITH_MEMORY
 def test_a_paused_run_goes_on_after_others(tmp_path, words):
     words = [*words, "rounds=4"]
     files = thirds(tmp_path)
@@ -133,16 +137,7 @@ def test_a_paused_run_goes_on_after_others(tmp_path, words):
     assert run.metrics == pytest.approx(whole.metrics, rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["local", *DIGITS],
-        ["ditto", *DIGITS],
-        ["fpfc", *DIGITS, "lam=0.5"],
-        ["k-fed", "gaussian-clusters"],
-    ],
-    ids=lambda words: words[0],
-)
+@WITH_MEMORY
 def test_a_node_without_the_memory_of_a_run_says_so_and_its_clients_are_left_out(tmp_path, words):
     grid = FakeGrid(make_app(*words, "rounds=3"), thirds(tmp_path))
     push = grid.push_messages
