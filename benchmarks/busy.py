@@ -110,7 +110,7 @@ def seconds_of_rounds(name: str, threads: str, *, quick: bool) -> float:
     x = torch.rand(*shape, work.features, generator=generator)
     y = torch.randint(CLASSES, shape, generator=generator)
     if threads == "loop":
-        return seconds_of_loop(work, x, y, rounds)
+        return seconds_of_loop(work, x, y)
     federation = coterie.Federation.from_clients(list(zip(x, y, strict=True)))
     task = coterie.Classification(lambda: mlp(work))
     times: list[float] = []
@@ -126,7 +126,7 @@ def seconds_of_rounds(name: str, threads: str, *, quick: bool) -> float:
     return (times[-2] - times[WARM - 1]) / (len(times) - 1 - WARM)
 
 
-def seconds_of_loop(work: Work, x: object, y: object, rounds: int) -> float:
+def seconds_of_loop(work: Work, x: object, y: object) -> float:
     """The same rounds by the plain loop, with PyTorch's own number of threads."""
     from plain_loop import Counter, ifca_round
 
