@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from coterie.core.errors import DataError
 from coterie.core.sample_kinds import sample_shape
 from coterie.core.samples import Ragged
 from coterie.core.task import Task
@@ -46,9 +47,20 @@ def algorithm_task(algorithm: Any, federation: Federation, default: Task) -> Tas
     return task
 
 
+def check_labelled(algorithm: Any, federation: Federation, task: Task) -> None:
+    """Refuse to let an algorithm predict labels that are not there."""
+    if task.predicts and not federation.labelled:
+        raise DataError(
+            f"{type(algorithm).__name__} learns to predict a label, but {federation.name} has "
+            "none: name its column, as in label=outcome, or take an algorithm that clusters "
+            "samples without one, such as k-fed"
+        )
+
+
 def prepare_task(algorithm: Any, federation: Federation, network: Any) -> tuple[Federation, Task]:
     """A federation as the algorithm sees it, and what it learns there, with one of `NETWORKS`."""
     task = algorithm_task(algorithm, federation, default_task(federation, network))
+    check_labelled(algorithm, federation, task)
     # Where nothing is predicted, labels that are classes are there to score the clusters by.
     if not task.predicts and federation.train.has_labels:
         federation = replace(federation, sample_clusters=True)
