@@ -296,4 +296,5 @@ def suggestions(
     """
     special = getattr(federation, "suggests_for", {}).get(name, {})
     wishes = getattr(algorithm, "suggests", {})
-    return {"network": DEFAULT_NETWORK} | getattr(federation, "suggests", {}) | wishes | special
+    usual = getattr(federation, "suggests", {})
+    return {"network": DEFAULT_NETWORK, **usual, **wishes, **special}

@@ -15,16 +15,50 @@ from coterie.algorithms.k_fed import KFed
 from coterie.core import seeds
 from coterie.core.cohort import Cohort
 
+TINY = 1e-12  # a set that weighs no more has no samples
+
 STARTS = ("random", "noise", "k-fed", "truth")
 PRIOR_STEPS = 10  # in which a client's own shares of clusters come to rest
+
+
+def make_sets(
+    settings: Any,
+    cohort: Cohort,
+    judges: Tensor,
+    constants: Tensor,
+    chosen: Tensor,
+    seed: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """How much each sample counts in each set, and its loss under each judge, [m, n, r, k].
+
+    Without judges [r k, d] it is the start that makes the sets. `constants` [r, k] are subtracted
+    from losses before these are compared.
+    """
+    (r, k), mask = constants.shape, cohort.mask
+    if not len(judges):
+        label = first_label(settings, cohort, chosen, seed, r)
+        weight = one_hot(label, k, mask).to(constants.dtype)
+        return weight, torch.zeros_like(weight)
+    loss = cohort.losses(judges).view(*mask.shape, r, k)
+    if settings.assign == "soft":
+        return posterior(loss - constants, mask, settings.prior), loss
+    label = nearest(loss - constants, mask, settings.prior)
+    return one_hot(label, k, mask).to(loss.dtype), loss
+
+
+def fold_of_turn(settings: Any, cohort: Cohort, number: Tensor, seed: Tensor) -> Cohort:
+    """Clients with the samples whose turn it is in a cluster round."""
+    if settings.folds == 1:
+        return cohort
+    fold = draw_label(cohort, settings.folds, int(seed), "folds", 1)[:, :, 0]
+    return cohort.among(fold == int(number) % settings.folds)
 
 
 def first_label(settings: Any, cohort: Cohort, chosen: Tensor, seed: Tensor, r: int) -> Tensor:
     """The first sets, as the index of each sample's set, [m, n, r]."""
     k = settings.k
     if settings.start == "k-fed":
-        k_fed = KFed(k=k, server="k-means")
-        return k_fed.label(cohort, models=chosen, chosen=chosen, seed=seed)[:, :, None]
+        return k_fed(settings).label(cohort, chosen, chosen, seed)[:, :, None]
     drawn = draw_label(cohort, k, int(seed), "sets", r)
     if settings.start != "truth":
         return drawn
@@ -36,6 +70,11 @@ def first_label(settings: Any, cohort: Cohort, chosen: Tensor, seed: Tensor, r: 
         ]
     )
     return torch.where(errors[:, :, None], drawn, true)
+
+
+def k_fed(settings: Any) -> KFed:
+    """The method that makes the first sets with start=k-fed."""
+    return KFed(k=settings.k, k_local=settings.k_local, server="k-means")
 
 
 def draw_label(cohort: Cohort, k: int, seed: int, purpose: str, r: int) -> Tensor:
@@ -97,3 +136,14 @@ def one_hot(label: Tensor, k: int, mask: Tensor) -> Tensor:
     """Whether each sample is in each set, [..., k] for labels [m, n, ...]; padding is in none."""
     inside = mask.view(*mask.shape, *(1 for _ in label.shape[2:]), 1)
     return (label[..., None] == torch.arange(k, device=label.device)) & inside
+
+
+def mean_of_sets(loss: Tensor, weight: Tensor, size: Tensor) -> Tensor:
+    """The mean loss [m, r k, 1] of each set, from losses and weights [m, n, r, k]."""
+    total = torch.where(weight > 0, loss * weight, 0.0).sum(1).flatten(1)
+    return divide(total, size)[:, :, None]
+
+
+def divide(total: Tensor, size: Tensor) -> Tensor:
+    """Sums divided by sizes; of a set without samples the sum, which is 0."""
+    return total / torch.where(size > TINY, size, 1.0)

@@ -125,6 +125,7 @@ class Standardise(nn.Module):
         return (x - self.shift) / self.scale, -len(self.shift) * self.scale.log()
 
     def inverse(self, u: Tensor) -> Tensor:
+        """The samples that scaled ones stand for."""
         return u * self.scale + self.shift
 
 
@@ -138,6 +139,7 @@ class PixelLogits(nn.Module):
         return squeezed.logit(), slopes.sum(1)
 
     def inverse(self, u: Tensor) -> Tensor:
+        """The pixels that logits stand for."""
         return ((u.sigmoid() - ALPHA) / (1 - 2 * ALPHA)).clamp(0, 1)
 
 
@@ -162,11 +164,12 @@ class LinearFlowModule(nn.Module):
         """The log-probability of each sample, [n]."""
         u, slopes = self.inputs(x.flatten(1))
         z = torch.addmm(self.c, u, self.A.T)
-        return normal_log_density(z) + torch.linalg.slogdet(self.A).logabsdet + slopes
+        determinant: Tensor = torch.linalg.slogdet(self.A).logabsdet
+        return normal_log_density(z) + determinant + slopes
 
     def generate(self, z: Tensor) -> Tensor:
         """The samples [n, ...] that noise [n, features] stands for."""
-        u = torch.linalg.solve(self.A, (z - self.c).T).T
+        u: Tensor = torch.linalg.solve(self.A, (z - self.c).T).T
         return self.inputs.inverse(u).view(-1, *self.shape)
 
 
@@ -183,11 +186,13 @@ class RealNvpModule(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The log-probability of each sample, [n]."""
+        u: Tensor
         u, total = self.inputs(x.flatten(1))
         for coupling in self.couplings:
             u, slopes = coupling(u)
             total = total + slopes
-        return normal_log_density(u) + total
+        found: Tensor = normal_log_density(u) + total
+        return found
 
     def generate(self, z: Tensor) -> Tensor:
         """The samples [n, ...] that noise [n, features] stands for."""

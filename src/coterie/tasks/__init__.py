@@ -1,4 +1,4 @@
-"""Tasks over any `torch.nn.Module`: classification, also of tokens, regression, densities; centres."""
+"""Tasks over any `torch.nn.Module`: classification, regression, densities, centres."""
 
 from coterie.tasks.centre import Centre
 from coterie.tasks.classification import Classification

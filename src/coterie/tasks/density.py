@@ -63,6 +63,11 @@ class Density(NetworkTask):
         return torch.cat([scaled[n].flatten(models.dim() - 1) for n in self.layout.names], -1)
 
     @property
+    def features(self) -> int:
+        """How many numbers a sample has, as far as the network says so by its scaling."""
+        return self.layout.sizes[self.layout.names.index(SCALING[0])] if self.scales else 0
+
+    @property
     def scales(self) -> bool:
         """Whether the network centres and scales its samples by numbers that it is told."""
         return all(name in self.layout.names for name in SCALING)

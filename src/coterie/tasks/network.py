@@ -43,7 +43,6 @@ class NetworkTask(ABC):
     predicts = True
     losses_at_least_zero = False
     losses_are_squared_errors = False
-    side_by_side = False
 
     def __init__(
         self,
@@ -76,6 +75,11 @@ class NetworkTask(ABC):
         # Features stay integers only for networks that look them up.
         embeds = any(isinstance(m, nn.Embedding | nn.EmbeddingBag) for m in self.module.modules())
         self._feature_type = None if embeds else self.layout.dtype
+
+    @property
+    def side_by_side(self) -> bool:
+        """Models are trained one by one, but for stacks of linear layers."""
+        return False
 
     def draw(self, generator: torch.Generator) -> Tensor:
         """A starting model [d]: of a network built anew, or the weights that a module brought."""

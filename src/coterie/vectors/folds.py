@@ -203,7 +203,7 @@ class WeightedRows:
             if name not in total.sums:
                 total.sums[name] = weight.new_zeros(self.k, value.shape[2])
             if isinstance(value, Lazy) and value.formed is None:
-                value.formula.add_rows_to(total.sums[name], weight)
+                value.formula.add_to(total.sums[name], weight.T, origin)
                 continue
             for j, sums in enumerate(total.sums[name].split(1)):
                 own = None if origin is None else origin[j : j + 1]

@@ -8,6 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from coterie.tensors.lazy import subtract_origin
+
 BLOCK = 4096  # samples whose products are added up at a time
 
 
@@ -22,7 +24,7 @@ class SecondMoments:
         self.points = points  # m of [n_i, f]
         self.weights = weights  # m of [n_i, k]
         k, features = weights[0].shape[1], points[0].shape[1]
-        self.shape = len(points), k, features * features
+        self.shape: tuple[int, ...] = len(points), k, features * features
         self.dtype, self.device = points[0].dtype, points[0].device
 
     def dense(self) -> Tensor:
@@ -32,12 +34,13 @@ class SecondMoments:
             own += weighted_products(x, share).to(self.dtype)
         return found
 
-    def add_rows_to(self, sums: Tensor, weight: Tensor) -> None:
-        """Add the moments of client i in cluster j times `weight[i, j]` [m, k] to row j of sums."""
-        total = torch.stack([w.double().sum(0) for w in self.weights])  # [m, k]
-        factor = torch.where(total > 0, weight / total, 0.0)
+    def add_to(self, sums: Tensor, member: Tensor, origin: Tensor | None = None) -> None:
+        total = torch.stack([w.double().sum(0) for w in self.weights], 1)  # [k, m]
+        factor = torch.where(total > 0, member / total, 0.0).T
         shares = [w.double() * own for w, own in zip(self.weights, factor, strict=True)]
         sums += weighted_products(torch.cat(self.points), torch.cat(shares))
+        if origin is not None:
+            subtract_origin(sums, member, origin)
 
 
 def weighted_products(x: Tensor, weight: Tensor) -> Tensor:
