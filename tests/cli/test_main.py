@@ -433,7 +433,8 @@ def test_a_table_without_a_label_is_clustered_or_asked_for_one(patients, tmp_pat
     assert main(["run", "ifca", *words]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "IFCA learns to predict a label, but patients.csv has none" in line
-    assert "label=outcome" in line and "k-fed" in line
+    assert "label=outcome" in line
+    assert "k-fed" in line
     assert not (tmp_path / "r").exists()
     assert main(["run", "k-fed", "k=3", *words]) == 0
     result = json.loads(capsys.readouterr().out)

@@ -141,7 +141,8 @@ def test_clients_may_have_samples_without_targets():
     assert torch.equal(federation.train.client(1)[0], x[:2])
     assert federation.train.y.tolist() == [0.0] * 8
     named = Federation.from_clients([({"image": x, "age": x[:, :1]}, None)])
-    assert isinstance(named.train.x, Inputs) and named.train.sizes.tolist() == [6]
+    assert isinstance(named.train.x, Inputs)
+    assert named.train.sizes.tolist() == [6]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from coterie.data.principal import add_sums, principal_components, sum_samples
+from coterie.data.principal import add_sums, leading_components, sum_samples
 
 
 def drawn(seed, n=60, d=7):
@@ -15,18 +15,20 @@ def drawn(seed, n=60, d=7):
 @pytest.mark.parametrize("sizes", [[60], [1, 59], [20, 30, 10]])
 def test_sums_of_clients_give_the_components_of_pooled_samples(seed, sizes):
     x = drawn(seed)
-    found = principal_components(add_sums(map(sum_samples, x.split(sizes))), 3)
+    found = leading_components(add_sums(map(sum_samples, x.split(sizes))), 3)
     pooled = x.double() - x.double().mean(0)
     _, singular, right = torch.linalg.svd(pooled, full_matrices=False)
     assert torch.allclose(found.mean, x.double().mean(0))
     assert torch.allclose(found.deviation, singular[:3] / len(x) ** 0.5)
-    assert torch.allclose((found.directions.T @ right[:3].T).abs(), torch.eye(3).double(), atol=1e-8)
+    assert torch.allclose(
+        (found.directions.T @ right[:3].T).abs(), torch.eye(3).double(), atol=1e-8
+    )
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_projected_samples_have_mean_variance_one_or_each_of_them(seed):
     x = drawn(seed)
-    found = principal_components(sum_samples(x), 4)
+    found = leading_components(sum_samples(x), 4)
     plain, white = found.project(x), found.project(x, whiten=True)
     assert plain.dtype == white.dtype == torch.float32
     assert torch.allclose(plain.mean(0), torch.zeros(4), atol=1e-5)
@@ -39,16 +41,17 @@ def test_projected_samples_have_mean_variance_one_or_each_of_them(seed):
 
 def test_directions_in_which_nothing_differs_stay_zero():
     x = drawn(0, d=2) @ torch.randn(2, 9, generator=torch.Generator().manual_seed(1))
-    found = principal_components(sum_samples(x), 5)
+    found = leading_components(sum_samples(x), 5)
     assert (found.deviation > 0).tolist() == [True, True, False, False, False]
     white = found.project(x, whiten=True)
-    assert white.isfinite().all() and (white[:, 2:] == 0).all()
+    assert white.isfinite().all()
+    assert (white[:, 2:] == 0).all()
     assert found.project(x).isfinite().all()
-    same = principal_components(sum_samples(torch.full((5, 3), 7.0)), 2)
+    same = leading_components(sum_samples(torch.full((5, 3), 7.0)), 2)
     assert (same.project(torch.full((5, 3), 7.0)) == 0).all()
 
 
 def test_the_largest_number_of_a_direction_is_positive():
     for seed in range(5):
-        directions = principal_components(sum_samples(drawn(seed)), 7).directions
+        directions = leading_components(sum_samples(drawn(seed)), 7).directions
         assert (directions.gather(0, directions.abs().argmax(0, keepdim=True)) > 0).all()

@@ -107,7 +107,8 @@ def test_a_table_without_a_label_is_clustered_all_the_same(table, tmp_path):
     assert run.metrics["clusters"] == 2
     assert not {"ari", "purity", "accuracy"} & set(run.metrics)
     samples = json.loads((tmp_path / "run" / "clients.json").read_text())["sample_clusters"]
-    assert samples["true"] is None and samples["overlaps"] is None
+    assert samples["true"] is None
+    assert samples["overlaps"] is None
     assert "Samples are clustered, not clients" in (tmp_path / "run" / "report.html").read_text()
 
 
@@ -122,7 +123,8 @@ def test_clusters_may_be_one_or_more_than_a_client_has_samples(tmp_path, k):
     assert run.federation.train.sizes.tolist() == [1, 2]
     assert 1 <= run.metrics["clusters"] <= k
     assert run.metrics["loss"] >= 0
-    assert int(run.labels.min()) >= 0 and int(run.labels.max()) < k
+    assert int(run.labels.min()) >= 0
+    assert int(run.labels.max()) < k
 
 
 def test_the_page_of_a_table_has_the_names_of_its_classes(table, tmp_path):

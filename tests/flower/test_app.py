@@ -116,7 +116,7 @@ def test_a_node_without_a_label_joins_no_app_that_has_one(tmp_path):
     app = app_from_arguments(words)
     assert app.schema.labelled
     (tmp_path / "mine.csv").write_text(text.replace("label", "outcome", 1))
-    with pytest.raises(DataError, match="mine.csv does not fit the app: it has no label"):
+    with pytest.raises(DataError, match=r"mine.csv does not fit the app: it has no label"):
         app.data(str(tmp_path / "mine.csv"))
     without = app_from_arguments([*words, "label=", "features=age,ward"])
     assert without.data(str(tmp_path / "mine.csv"))[0].train.y.unique().tolist() == [0]

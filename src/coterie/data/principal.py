@@ -17,7 +17,7 @@ from torch import Tensor
 class SampleSums(NamedTuple):
     """What a client says of its samples, or what all clients say together."""
 
-    count: int
+    size: int  # how many
     total: Tensor  # [d] their sum
     products: Tensor  # [d, d] the sum of their outer products
 
@@ -50,28 +50,28 @@ def sum_samples(samples: Tensor) -> SampleSums:
 def add_sums(clients: Iterable[SampleSums]) -> SampleSums:
     """The sums of all clients' samples; one client after another, so that none has to be kept."""
     each = iter(clients)
-    count, total, products = next(each)
+    size, total, products = next(each)
     for other in each:
-        count, total, products = (
-            count + other.count,
+        size, total, products = (
+            size + other.size,
             total + other.total,
             products + other.products,
         )
-    return SampleSums(count, total, products)
+    return SampleSums(size, total, products)
 
 
-def principal_components(sums: SampleSums, features: int) -> Components:
+def leading_components(sums: SampleSums, features: int) -> Components:
     """The `features` leading components of all samples that were added up.
 
     The largest number of a direction is positive, so that its sign is no matter of chance.
 
     >>> x = torch.tensor([[0.0, 0.0], [2.0, 2.0], [1.0, 1.0], [1.0, 1.0]])
-    >>> found = principal_components(add_sums([sum_samples(x[:1]), sum_samples(x[1:])]), 1)
+    >>> found = leading_components(add_sums([sum_samples(x[:1]), sum_samples(x[1:])]), 1)
     >>> found.mean.tolist(), found.directions.T.tolist(), found.deviation.tolist()
     ([1.0, 1.0], [[0.7071067811865476, 0.7071067811865475]], [1.0])
     """
-    mean = sums.total / sums.count
-    covariance = sums.products / sums.count - torch.outer(mean, mean)
+    mean = sums.total / sums.size
+    covariance = sums.products / sums.size - torch.outer(mean, mean)
     values, vectors = torch.linalg.eigh(covariance)  # smallest first
     values, vectors = values.flip(0)[:features], vectors.flip(1)[:, :features]
     largest = vectors.gather(0, vectors.abs().argmax(0, keepdim=True))

@@ -75,7 +75,11 @@ def test_every_federation_is_seeded_named_and_trains(name, small_sources):
         ),
         ("mnist-representations", {"features": 2049}, "must be at most 2048, got 2049"),
         ("mnist-representations", {"clusters": "digit"}, "one of rotations, digits, got digit"),
-        ("mnist-representations", {"samples": 61, "heterogeneity": 1.0}, "asked for, but there are 60"),
+        (
+            "mnist-representations",
+            {"samples": 61, "heterogeneity": 1.0},
+            "asked for, but there are 60",
+        ),
         ("mnist-digits", {"samples": 5000}, "samples of cluster 0 are asked for, but there are 60"),
         ("digits", {"split": "even"}, "must be one of iid, dirichlet, shards, got even"),
         ("fpfc-synthetic", {"clients": 2}, "must be at least `groups`, 4, got 2"),

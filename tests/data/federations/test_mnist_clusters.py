@@ -39,7 +39,7 @@ def test_one_digit_is_rotated_or_all_of_them(digits):
 
 
 def test_digits_are_the_clusters_in_the_order_given(digits):
-    federation, task = coterie.load("mnist-digits", digits="7,2", samples=3, clients=4)
+    federation, _ = coterie.load("mnist-digits", digits="7,2", samples=3, clients=4)
     assert federation.train.x[:, 0, 0].tolist() == [[7, 2][y] for y in federation.train.y]
     assert set(federation.train.y.tolist()) == {0, 1}
     assert federation.classes == ("7", "2")
@@ -47,7 +47,8 @@ def test_digits_are_the_clusters_in_the_order_given(digits):
     alone, _ = coterie.load("mnist-digits", digits="4", samples=5, clients=3)
     assert alone.train.x.unique().tolist() == [4]
     every, _ = coterie.load("mnist-digits", samples=3)
-    assert every.class_count == 10 and every.classes == ()
+    assert every.class_count == 10
+    assert every.classes == ()
 
 
 @pytest.mark.parametrize("wrong", ["2,2", "23", "a", "2,,3", ",", "10", "-1", "²", 3])
@@ -60,7 +61,8 @@ def test_what_is_no_list_of_digits_is_refused(wrong, digits):
 @pytest.mark.parametrize("name", NAMES)
 def test_without_further_settings_pixels_are_the_bytes_of_the_source(name, small_sources):
     federation, _ = coterie.load(name, samples=5, seed=4)
-    assert federation.train.x.dtype == torch.uint8 and federation.scale == 255
+    assert federation.train.x.dtype == torch.uint8
+    assert federation.scale == 255
     images = sources.load_mnist("train")[0].flatten(1)
     for x, y in zip(federation.train.x, federation.train.y, strict=True):
         upright = torch.rot90(x, -int(y)) if "rotations" in name else x
@@ -90,10 +92,12 @@ def test_dequantised_pixels_lie_above_their_byte_by_less_than_one(name, size, sm
     width = 28 // size
     byte = plain.train.x.double().view(-1, size, width, size, width).mean((2, 4))
     noise = 256 * noisy.double() - byte
-    assert noise.min() > -1e-4 and noise.max() < 1 + 1e-4
+    assert noise.min() > -1e-4
+    assert noise.max() < 1 + 1e-4
     assert noise.mean().item() == pytest.approx(0.5, abs=0.02)
     assert noise.std().item() == pytest.approx(12**-0.5, abs=0.02)
-    assert 0 <= noisy.min() and noisy.max() < 1
+    assert noisy.min() >= 0
+    assert noisy.max() < 1
 
 
 def test_white_that_is_dequantised_stays_below_one(monkeypatch):
@@ -114,7 +118,8 @@ def test_random_background_is_drawn_once_where_it_was_black(dequantised, strokes
     settings["samples"] = 20
     federation, _ = coterie.load("mnist-digit-rotations", background="random", **settings)
     again, _ = coterie.load("mnist-digit-rotations", background="random", **settings)
-    assert torch.equal(federation.train.x, again.train.x) and federation.scale == 1
+    assert torch.equal(federation.train.x, again.train.x)
+    assert federation.scale == 1
     x = federation.train.client(0)[0]
     black, white = x[:, 1:, :14], x[:, 1:, 14:]
     assert white.min() >= 255 / 256

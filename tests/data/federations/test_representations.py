@@ -17,8 +17,10 @@ def load(**settings):
 
 def test_clients_hold_components_of_representations():
     federation = load(heterogeneity=0.5)
-    assert len(federation) == 4 and federation.train.x.shape == (48, 5)
-    assert federation.class_count == 4 and federation.scale == 1
+    assert len(federation) == 4
+    assert federation.train.x.shape == (48, 5)
+    assert federation.class_count == 4
+    assert federation.scale == 1
     variance = federation.train.x.var(0, correction=0)
     assert variance.mean().item() == pytest.approx(1, rel=1e-4)
     assert (variance.diff() < 0).all()

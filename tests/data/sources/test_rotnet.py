@@ -47,7 +47,8 @@ def test_a_network_learns_which_way_up_images_are():
 def test_training_goes_by_its_seed_and_leaves_the_global_generator_alone():
     before = torch.random.get_rng_state()
     one, again, other = (train_rotnet(drawn(), TINY, seed) for seed in (0, 0, 1))
-    assert same(one, again) and not same(one, other)
+    assert same(one, again)
+    assert not same(one, other)
     assert torch.equal(torch.random.get_rng_state(), before)
     assert same(train_rotnet(drawn(3), TINY, 0), train_rotnet(drawn(3), TINY, 0))  # fewer than 4
 
@@ -56,7 +57,8 @@ def test_a_representation_is_the_last_convolution_before_its_relu():
     network, images = train_rotnet(drawn(), TINY, 0), drawn(7)
     found = network.represent(images)
     assert found.shape == (7, rotnet.REPRESENTATION)
-    assert (found < 0).any() and not found.requires_grad
+    assert (found < 0).any()
+    assert not found.requires_grad
     assert torch.allclose(found[3:4], network.represent(images[3:4]), atol=1e-5)
     x = torch.nn.functional.pad(images.float() / 255, (2, 2, 2, 2))
     assert torch.allclose(network(x), network.classifier(found.view(7, 128, 4, 4)), atol=1e-5)
@@ -66,7 +68,8 @@ def test_a_network_is_trained_once_and_then_read(tiny, monkeypatch):
     said = []
     first = load_rotnet(drawn(), 3, said.append)
     assert "training the network of seed 3, once; some 90 s" in said[0]
-    assert str(tiny) in said[1] and "trained in 0 s" in said[1]
+    assert str(tiny) in said[1]
+    assert "trained in 0 s" in said[1]
     monkeypatch.setattr(rotnet, "train_rotnet", None)
     assert same(load_rotnet(drawn(), 3, said.append), first)
     assert len(said) == 2
@@ -106,9 +109,12 @@ def test_a_file_that_is_damaged_or_another_is_trained_anew(tiny, spoil, says):
     (path,) = tiny.glob("rotnet-0-*")
     spoil(path)
     assert same(load_rotnet(drawn(), 0, said.append), first)
-    assert says in said[0] and str(path) in said[0] and "trained anew" in said[0]
+    assert says in said[0]
+    assert str(path) in said[0]
+    assert "trained anew" in said[0]
     said.clear()
-    assert same(load_rotnet(drawn(), 0, said.append), first) and not said
+    assert same(load_rotnet(drawn(), 0, said.append), first)
+    assert not said
 
 
 def test_where_the_first_folder_cannot_be_written_the_next_keeps_it(tiny, tmp_path, monkeypatch):
@@ -117,7 +123,8 @@ def test_where_the_first_folder_cannot_be_written_the_next_keeps_it(tiny, tmp_pa
     said = []
     first = load_rotnet(drawn(), 0, said.append)
     assert str(tmp_path / "cache") in said[-1]
-    assert same(load_rotnet(drawn(), 0, said.append), first) and len(said) == 2
+    assert same(load_rotnet(drawn(), 0, said.append), first)
+    assert len(said) == 2
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert same(load_rotnet(drawn(), 0, said.append), first)
     assert "cannot be written to: it is not kept" in said[-1]
@@ -126,7 +133,8 @@ def test_where_the_first_folder_cannot_be_written_the_next_keeps_it(tiny, tmp_pa
 def test_without_further_ado_lines_go_to_stderr(tiny, capsys):
     load_rotnet(drawn(), 0)
     out, err = capsys.readouterr()
-    assert out == "" and "training the network" in err
+    assert out == ""
+    assert "training the network" in err
 
 
 def test_the_network_is_a_source_that_can_be_had_and_listed(tiny):

@@ -303,11 +303,13 @@ def test_a_table_without_a_label_has_samples_only(pyarrow, rows, label):
     labelled = Federation.from_table(rows)
     del rows["label"]
     federation = Federation.from_table(rows, label=label)
-    assert labelled.labelled and not federation.labelled
+    assert labelled.labelled
+    assert not federation.labelled
     assert torch.equal(federation.train.x, labelled.train.x)
     assert torch.equal(federation.test.x, labelled.test.x)
     assert federation.features == labelled.features
-    assert not federation.train.has_labels and federation.classes == ()
+    assert not federation.train.has_labels
+    assert federation.classes == ()
     assert federation.train.y.unique().tolist() == [0]
 
 

@@ -72,6 +72,19 @@ class MnistClusters(Settings):
         added=True,
     )
 
+    suggests_for: ClassVar[dict[str, dict[str, Any]]] = {
+        "uifca": dict(
+            network="realnvp",
+            optimizer="adam",
+            lr=0.001,
+            batch=32,
+            steps=10,
+            fit_rounds=5,
+            rounds=40,
+            restarts=1,
+        )
+    }
+
     @property
     def pixel_scale(self) -> float:
         """What is white: 255 where pixels are bytes still, else 1."""

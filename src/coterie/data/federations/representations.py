@@ -28,7 +28,7 @@ from coterie.data.federations.sample_clusters import (
     sample_pools,
     zero_to_one,
 )
-from coterie.data.principal import add_sums, principal_components, sum_samples
+from coterie.data.principal import add_sums, leading_components, sum_samples
 from coterie.data.sources.rotnet import REPRESENTATION
 
 
@@ -37,7 +37,9 @@ class MnistRepresentations(Settings):
     """MNIST as a network represents it; true clusters are the four rotations of a digit."""
 
     clusters: str = setting(
-        "rotations", "what the true clusters are; say k=10 for digits", one_of("rotations", "digits")
+        "rotations",
+        "what the true clusters are; say k=10 for digits",
+        one_of("rotations", "digits"),
     )
     digit: int = setting(
         2, "the digit that is rotated, in the paper 2 to 5; -1: all ten mixed", in_range(-1, 9)
@@ -76,5 +78,5 @@ class MnistRepresentations(Settings):
     def reduce(self, representations: Tensor) -> Tensor:
         """Representations [n, d], client after client, along their components [n, features]."""
         clients = representations.split(self.samples)
-        components = principal_components(add_sums(map(sum_samples, clients)), self.features)
+        components = leading_components(add_sums(map(sum_samples, clients)), self.features)
         return torch.cat([components.project(each, whiten=self.whiten) for each in clients])

@@ -1,9 +1,9 @@
 """RotNet: a network that says by which of four angles an image of MNIST is rotated.
 
 Gidaris, Singh, Komodakis: Unsupervised Representation Learning by Predicting Image Rotations, ICLR
-2018, https://arxiv.org/abs/1803.07728. No label is needed to train it, and what its last convolution
-gives for an image is a representation of the image. The UIFCA paper trains one centrally on rotated
-MNIST, an AlexNet, and clusters these representations.
+2018, https://arxiv.org/abs/1803.07728. No label is needed to train it, and what its last
+convolution gives for an image is a representation of the image. The UIFCA paper trains one
+centrally on rotated MNIST, an AlexNet, and clusters these representations.
 
 This one is AlexNet at half its width with kernels of 3 x 3, for images of 32 x 32. It is trained
 once for each seed and kept in the cache with a checksum. Nobody publishes it: its weights depend on
@@ -130,14 +130,12 @@ def say_on_stderr(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def load_rotnet(
-    images: Tensor, seed: int, say: Callable[[str], None] = say_on_stderr
-) -> RotNet:
+def load_rotnet(images: Tensor, seed: int, say: Callable[[str], None] = say_on_stderr) -> RotNet:
     """The network of a seed that was trained on these images, from the cache or trained now."""
     made_from = describe_training(images, seed)
     folders = source_folders(NAME)
     for folder in folders:
-        path = folder / file_name(made_from)
+        path = folder / network_file(made_from)
         if path.is_file():
             try:
                 return read_rotnet(path, made_from)
@@ -156,7 +154,7 @@ def make_rotnet(
     seconds = time.perf_counter() - begin
     made_from = describe_training(images, seed)
     for folder in folders:
-        path = folder / file_name(made_from)
+        path = folder / network_file(made_from)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             write_rotnet(path, network, made_from)
@@ -164,17 +162,19 @@ def make_rotnet(
             continue
         say(f"{NAME}: trained in {seconds:.0f} s and kept as {path}")
         return network
-    say(f"{NAME}: trained in {seconds:.0f} s, but {folders[0]} cannot be written to: it is not kept")
+    say(
+        f"{NAME}: trained in {seconds:.0f} s, but {folders[0]} cannot be written to: it is not kept"
+    )
     return network
 
 
 def describe_training(images: Tensor, seed: int) -> str:
     """All that makes a network what it is, as text."""
-    digest = hashlib.sha256(images.contiguous().numpy()).hexdigest()
+    digest = hashlib.sha256(images.contiguous().numpy().data).hexdigest()
     return json.dumps({"seed": seed, **asdict(TRAINING), "images_sha256": digest}, sort_keys=True)
 
 
-def file_name(made_from: str) -> str:
+def network_file(made_from: str) -> str:
     """The name of the file of a network, by its seed and all that makes it what it is."""
     key = hashlib.sha256(made_from.encode()).hexdigest()[:12]
     return f"rotnet-{json.loads(made_from)['seed']}-{key}.safetensors"
@@ -209,7 +209,7 @@ def weights_digest(weights: dict[str, Tensor]) -> str:
     digest = hashlib.sha256()
     for name in sorted(weights):
         digest.update(name.encode())
-        digest.update(weights[name].contiguous().numpy())
+        digest.update(weights[name].contiguous().numpy().data)
     return digest.hexdigest()
 
 

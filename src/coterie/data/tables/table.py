@@ -51,7 +51,6 @@ from coterie.data.tables.labels import (
 from coterie.data.tables.quality import numeric_text_problems
 from coterie.data.tables.read import client_files, existing_path, file_kind, read_table, source_name
 
-
 USUAL_LABEL = "label"  # a table may lack the column of this name, and has no label then
 
 
