@@ -300,4 +300,5 @@ def suggestions(
     special = getattr(federation, "suggests_for", {}).get(name, {})
     wishes = getattr(algorithm, "suggests", {})
     usual = getattr(federation, "suggests", {})
-    return {"network": DEFAULT_NETWORK, **usual, **wishes, **special}
+    found = {**usual, **wishes, **special}
+    return found if "network" in found else {"network": DEFAULT_NETWORK, **found}

@@ -5,7 +5,7 @@ import coterie
 from coterie.algorithms.k_fed import KFed
 from coterie.core.errors import DataError, SettingError
 from coterie.data.federation import Federation
-from coterie.networks import Linear, Mlp
+from coterie.networks import Linear, LinearFlow, Mlp
 from coterie.registry import ALGORITHMS
 from coterie.tasks.defaults import algorithm_task, default_task, prepare_task
 
@@ -64,11 +64,18 @@ def unlabelled():
     return Federation.from_clients([(torch.arange(12.0).view(4, 3) * i, None) for i in (1, 2)])
 
 
-@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "k-fed"])
+@pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - {"k-fed", "uifca"}))
 def test_who_predicts_needs_a_label(name):
     sentence = "learns to predict a label, but own data has none: name its column, as in label="
     with pytest.raises(DataError, match=sentence):
         prepare_task(ALGORITHMS[name](), unlabelled(), Linear())
+
+
+@pytest.mark.parametrize("network", [Linear(), LinearFlow()])
+def test_densities_need_no_label(network):
+    data, task = prepare_task(coterie.UIFCA(), unlabelled(), network)
+    assert isinstance(task, coterie.Density)
+    assert not data.sample_clusters
 
 
 def test_who_clusters_samples_needs_no_label_and_is_not_scored_by_one():

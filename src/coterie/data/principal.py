@@ -75,7 +75,7 @@ def leading_components(sums: SampleSums, features: int) -> Components:
     values, vectors = torch.linalg.eigh(covariance)  # smallest first
     values, vectors = values.flip(0)[:features], vectors.flip(1)[:, :features]
     largest = vectors.gather(0, vectors.abs().argmax(0, keepdim=True))
-    # What is smaller than the rounding of the sums is no variance.
-    rounding = len(mean) * torch.finfo(values.dtype).eps * values[0].clamp_min(0)
+    # What is smaller than the rounding of samples in single precision is no variance.
+    rounding = torch.finfo(torch.float32).eps ** 2 * sums.products.trace() / sums.size
     deviation = torch.where(values > rounding, values, 0.0).sqrt()
     return Components(mean, vectors * largest.sign(), deviation)

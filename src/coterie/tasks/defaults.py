@@ -59,7 +59,7 @@ def check_labelled(algorithm: Any, federation: Federation, task: Task) -> None:
         raise DataError(
             f"{type(algorithm).__name__} learns to predict a label, but {federation.name} has "
             "none: name its column, as in label=outcome, or take an algorithm that clusters "
-            "samples without one, such as k-fed"
+            "samples without one, such as k-fed or uifca"
         )
 
 
