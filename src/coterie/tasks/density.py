@@ -62,6 +62,12 @@ class Density(NetworkTask):
             scaled[name] = value.to(models.dtype).expand_as(scaled[name])
         return torch.cat([scaled[n].flatten(models.dim() - 1) for n in self.layout.names], -1)
 
+    def unscaled(self, x: Tensor) -> Tensor:
+        """What the network centres and scales of samples [n, ...]: [n, features]."""
+        inputs: Any = self.module.inputs
+        found: Tensor = inputs.unscaled(x)
+        return found
+
     @property
     def features(self) -> int:
         """How many numbers a sample has, as far as the network says so by its scaling."""
