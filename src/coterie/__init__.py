@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from coterie.algorithms.one_shot import OneShot
     from coterie.algorithms.oracle import Oracle
     from coterie.algorithms.per_fedavg import PerFedAvg
+    from coterie.algorithms.uifca import UIFCA
     from coterie.core.errors import CoterieError, CoterieWarning
     from coterie.core.samples import Ragged
     from coterie.data.federation import Federation
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from coterie.experiment.plan import load
     from coterie.experiment.run import Run
     from coterie.experiment.simulate import simulate
-    from coterie.tasks import Centre, Classification, Regression, TokenClassification
+    from coterie.tasks import Centre, Classification, Density, Regression, TokenClassification
 
 # PyTorch takes seconds to load: names are looked up when they are first used, so that the command
 # line can answer and be interrupted at once.
@@ -39,6 +40,8 @@ HOMES = {
     "FPFCL1": "algorithms.fpfc_l1",
     "CFL": "algorithms.cfl",
     "IFCA": "algorithms.ifca",
+    "UIFCA": "algorithms.uifca",
+    "Density": "tasks",
     "Centre": "tasks",
     "Classification": "tasks",
     "CoterieError": "core.errors",
@@ -69,10 +72,12 @@ __all__ = [
     "FPFC",
     "FPFCL1",
     "IFCA",
+    "UIFCA",
     "Centre",
     "Classification",
     "CoterieError",
     "CoterieWarning",
+    "Density",
     "Ditto",
     "FeSEM",
     "FedAvg",

@@ -129,6 +129,8 @@ def applies(check: Check, algorithm: Algorithm[Any]) -> bool:
         return not hasattr(algorithm, "task")  # else it does not take any network
     if check is other_seed_gives_other_result:
         return traits.draws
+    if check is order_of_clients_does_not_matter:
+        return not traits.clients_draw
     if check is empty_cluster_keeps_its_model:
         return bool(traits.models)
     return bool(traits.clusters) if check is one_cluster_works else True

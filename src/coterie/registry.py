@@ -28,6 +28,7 @@ from coterie.algorithms.local import Local
 from coterie.algorithms.one_shot import OneShot
 from coterie.algorithms.oracle import Oracle
 from coterie.algorithms.per_fedavg import PerFedAvg
+from coterie.algorithms.uifca import UIFCA
 from coterie.core.errors import SettingError, did_you_mean
 from coterie.core.function_settings import settings_of_function
 from coterie.core.imports import load_object
@@ -42,7 +43,7 @@ from coterie.data.federations import (
     synthetic,
 )
 from coterie.data.tables.table import Table
-from coterie.networks import CelebaCnn, CifarCnn, FemnistCnn, Linear, Mlp
+from coterie.networks import CelebaCnn, CifarCnn, FemnistCnn, Linear, LinearFlow, Mlp, RealNvp
 
 ALGORITHMS: dict[str, type[Any]] = {
     "ifca": IFCA,
@@ -53,6 +54,7 @@ ALGORITHMS: dict[str, type[Any]] = {
     "one-shot": OneShot,
     "cfl": CFL,
     "k-fed": KFed,
+    "uifca": UIFCA,
     "fedavg": FedAvg,
     "fedsgd": FedSGD,
     "fedprox": FedProx,
@@ -92,6 +94,8 @@ NETWORKS: dict[str, type[Any]] = {
     "cnn": FemnistCnn,
     "cifar-cnn": CifarCnn,
     "celeba-cnn": CelebaCnn,
+    "linear-flow": LinearFlow,
+    "realnvp": RealNvp,
 }
 
 SHELVES = {"algorithm": ALGORITHMS, "federation": FEDERATIONS, "network": NETWORKS}
@@ -282,7 +286,15 @@ def check_setting_types(path: str, owner: type[Any]) -> None:
         check_setting_type(path, each.name, types[each.name])
 
 
-def suggestions(federation: type[Any]) -> dict[str, Any]:
-    """The settings that a federation suggests for a run, the network among them."""
-    suggested = getattr(federation, "suggests", {})
-    return suggested if "network" in suggested else suggested | {"network": DEFAULT_NETWORK}
+def suggestions(
+    federation: type[Any], algorithm: type[Any] | None = None, name: str = ""
+) -> dict[str, Any]:
+    """The settings that a federation suggests for a run, the network among them.
+
+    What the algorithm itself suggests comes before that, and what the federation suggests for an
+    algorithm of this name before both.
+    """
+    special = getattr(federation, "suggests_for", {}).get(name, {})
+    wishes = getattr(algorithm, "suggests", {})
+    usual = getattr(federation, "suggests", {})
+    return {"network": DEFAULT_NETWORK, **usual, **wishes, **special}

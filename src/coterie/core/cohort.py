@@ -469,6 +469,27 @@ class Cohort:
         chosen_rows = [torch.nonzero(row[:size]).flatten() for row, size in rows]
         return self._with_samples(chosen_rows, "among")
 
+    def by_label(self, label: Tensor, k: int) -> Cohort:
+        """m k clients in the place of m: the samples of each with label 0, then those with 1, ...
+
+        `label` [m, n] is from 0 to k - 1. With several labels for each sample, [m, n, r], they are
+        m r k clients: for every client, those of its first label come first. A client may be left
+        without samples of a label, and then stands still there. What is drawn differs from label
+        to label. They remember nothing.
+        """
+        label = label[:, :, None] if label.dim() == 2 else label
+        label = label.masked_fill(~self.mask[:, :, None], k).transpose(1, 2)  # [m, r, n]
+        order = label.argsort(dim=2, stable=True)  # rows by label
+        size = (label[..., None] == torch.arange(k, device=self._device)).sum(2)  # [m, r, k]
+        place = torch.arange(max(1, int(size.max())), device=self._device)  # [b]
+        rows = (size.cumsum(2) - size)[..., None] + place  # [m, r, k, b] places in the order
+        rows = order.gather(2, rows.clamp_max(order.shape[2] - 1).flatten(2)).flatten(1)
+        taken = self._rows.take(rows)
+        x, y = (part.reshape(-1, len(place), *part.shape[2:]) for part in taken[:2])
+        sets = size[0].numel()
+        ids = (self._ids[:, None] * sets + torch.arange(sets)).flatten()
+        return self._cohort(ids, Rows(x, y, size.flatten()), (*self._address, "by label"), False)
+
     def _with_samples(self, chosen: list[Tensor], purpose: str) -> Cohort:
         """The same clients with the rows `chosen[i]` of each client i only."""
         return self._cohort(

@@ -81,6 +81,10 @@ class Task(Protocol):
         """Whether the loss of a sample is the square of its one output less its target."""
 
     @property
+    def side_by_side(self) -> bool:
+        """Whether many small models are trained side by side on a CPU, and not one by one."""
+
+    @property
     def layout(self) -> Layout:
         """Where each parameter and buffer of the network lies in the flat vector."""
 

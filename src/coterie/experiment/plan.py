@@ -85,13 +85,10 @@ class Owners(NamedTuple):
 
 
 def find_owners(algorithm: str, federation: str, network: str = "") -> Owners:
-    """The classes behind names; without a network's name, that which the federation suggests."""
-    federation_class = resolve("federation", federation)
-    owners = Owners(
-        resolve("algorithm", algorithm),
-        federation_class,
-        resolve("network", network or suggestions(federation_class)["network"]),
-    )
+    """The classes behind names; without a network's name, that which is suggested."""
+    kinds = resolve("federation", federation), resolve("algorithm", algorithm)
+    network = network or suggestions(*kinds, full_name("algorithm", algorithm))["network"]
+    owners = Owners(kinds[1], kinds[0], resolve("network", network))
     check_no_clash(owners)
     return owners
 
@@ -148,9 +145,7 @@ def make_plan(words: list[str]) -> Plan:
     owners = find_owners(algorithm, federation, network)
     command = shlex.join(["coterie", "run", algorithm, word, *pairs])
     algorithm, federation = full_name("algorithm", algorithm), full_name("federation", federation)
-    special = getattr(owners.federation, "suggests_for", {}).get(algorithm, {})
-    own_wishes = getattr(owners.algorithm, "suggests", {})
-    suggested = suggestions(owners.federation) | special | own_wishes
+    suggested = suggestions(owners.federation, owners.algorithm, algorithm)
     own = setting_names(*owners)
     plain, grid = parse_grid(pairs, owners.algorithm)
     given = parse_settings(plain, owners)
@@ -158,8 +153,7 @@ def make_plan(words: list[str]) -> Plan:
     if twice:
         raise SettingError(f"`{min(twice)}` is given twice")
     values = {key: value for key, value in suggested.items() if key in own} | given | path
-    network = network or suggestions(owners.federation)["network"]
-    values["network"] = full_name("network", network)
+    values["network"] = full_name("network", network or suggested["network"])
     plan = assemble_plan(algorithm, federation, owners, values, grid, command)
     list(grid_points(plan.algorithm, grid))  # refuses a value that the algorithm does not take
     return plan

@@ -33,9 +33,11 @@ def folds_on_nodes(fold: Fold[Any], upload: type, sent: Mapping[str, Any], clien
         return True  # whatever it takes: the server is not to see it
     shapes = fold.term_shapes(sent).values()
     folded = sum(math.prod(shape) * dtype.itemsize for shape, dtype in shapes)
-    rows = [sent_rows(sent, name) for name in (*fold.models.values(), *fold.updates.values())]
     copies = fold.k if isinstance(fold, WeightedRows) else 1
-    one = copies * sum(each.shape[-1] * each.element_size() for each in rows)
+    one = 0
+    for like in (*fold.models.values(), *fold.updates.values()):
+        row = torch.empty(like) if isinstance(like, int) else sent_rows(sent, like)
+        one += copies * row.shape[-1] * row.element_size()
     whole = sum(role in (Role.CLUSTER, Role.SIZE) for role in roles(upload).values())
     return folded + clients * tells_cluster(fold) < clients * (one + INDEX_BYTES * whole)
 

@@ -1,8 +1,9 @@
-"""Tasks over any `torch.nn.Module`: classification, also of tokens, regression; and centres."""
+"""Tasks over any `torch.nn.Module`: classification, regression, densities, centres."""
 
 from coterie.tasks.centre import Centre
 from coterie.tasks.classification import Classification
+from coterie.tasks.density import Density
 from coterie.tasks.regression import Regression
 from coterie.tasks.token_classification import TokenClassification
 
-__all__ = ["Centre", "Classification", "Regression", "TokenClassification"]
+__all__ = ["Centre", "Classification", "Density", "Regression", "TokenClassification"]

@@ -11,26 +11,32 @@ from coterie.core.samples import Ragged
 from coterie.core.task import Task
 from coterie.data.federation import Federation
 from coterie.tasks.classification import Classification
+from coterie.tasks.density import Density, gives_log_probabilities
 from coterie.tasks.regression import Regression
 from coterie.tasks.token_classification import TokenClassification
 
-DefaultTask = Classification | Regression | TokenClassification
+SupervisedTask = Classification | Regression | TokenClassification
+DefaultTask = SupervisedTask | Density
 
 
 def default_task(federation: Federation, network: Any) -> DefaultTask:
     """The task of a federation's targets, with a network that a run can name.
 
     Real numbers are a regression, a sequence of labels per sample is a classification of tokens,
-    all else one of samples. What the network is told of padding is its own `padding`, if it has
-    one.
+    all else one of samples. Whatever the targets, a network that gives one number per sample gives
+    log-probabilities: that is a density. What the network is told of padding is its own `padding`,
+    if it has one.
     """
     samples = federation.train
     module = partial(network.module, sample_shape(samples.x), federation.outputs)
     padding = getattr(network, "padding", "lengths")
-    return task_kind(samples.y)(module, scale=federation.scale, padding=padding)
+    task = task_kind(samples.y)(module, scale=federation.scale, padding=padding)
+    if gives_log_probabilities(task, samples.x):
+        return Density(module, scale=federation.scale, padding=padding)
+    return task
 
 
-def task_kind(y: Any) -> type[DefaultTask]:
+def task_kind(y: Any) -> type[SupervisedTask]:
     """The kind of task that targets are of."""
     if isinstance(y, Ragged):
         return TokenClassification

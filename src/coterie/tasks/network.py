@@ -16,6 +16,11 @@ from coterie.core.layout import Layout
 from coterie.core.sample_kinds import rows_of_extremes, sample_kinds
 from coterie.core.samples import Inputs, Padded, as_batch
 
+OUTPUTS = {  # by the number of their axes
+    1: "one log-probability per sample",
+    2: "one row of outputs per sample",
+    3: "one row of outputs per token of each sample",
+}
 PADDINGS = ("lengths", "mask", "none")  # what a network is told of padding
 
 
@@ -70,6 +75,11 @@ class NetworkTask(ABC):
         # Features stay integers only for networks that look them up.
         embeds = any(isinstance(m, nn.Embedding | nn.EmbeddingBag) for m in self.module.modules())
         self._feature_type = None if embeds else self.layout.dtype
+
+    @property
+    def side_by_side(self) -> bool:
+        """Models are trained one by one, but for stacks of linear layers."""
+        return False
 
     def draw(self, generator: torch.Generator) -> Tensor:
         """A starting model [d]: of a network built anew, or the weights that a module brought."""
@@ -157,7 +167,7 @@ class NetworkTask(ABC):
     def probe(self, x: Any, axes: int = 2) -> Tensor:
         """The outputs [n, c] for a few samples x [n, ...]; refuse what the network cannot take.
 
-        With 3 `axes` they are [n, L, c].
+        With 3 `axes` they are [n, L, c], with 1 they are [n].
         """
         name = type(self.module).__name__
         was_training = self.module.training
@@ -175,10 +185,8 @@ class NetworkTask(ABC):
             self.module.train(was_training)
         shape = list(output.shape) if isinstance(output, Tensor) else type(output).__name__
         if not isinstance(output, Tensor) or output.dim() != axes or len(output) != len(x):
-            each = "sample" if axes == 2 else "token of each sample"
             raise DataError(
-                f"the module {name} must give one row of outputs per {each}, "
-                f"got {shape} for {len(x)} samples"
+                f"the module {name} must give {OUTPUTS[axes]}, got {shape} for {len(x)} samples"
             )
         return output
 

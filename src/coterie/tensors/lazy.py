@@ -19,11 +19,13 @@ BLOCK_BYTES = 2**19  # doubles that are added up at a time
 
 
 class Formula(Protocol):
-    """How m models come about."""
+    """How m models come about, or what else clients upload."""
 
-    shape: tuple[int, int]
     dtype: torch.dtype
     device: torch.device
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
 
     def dense(self) -> Tensor:
         """The models [m, d]."""
@@ -32,12 +34,13 @@ class Formula(Protocol):
         """Add the weighted sums per cluster, `member` [k, m] times the models, to `sums` [k, d].
 
         Both are in double precision. Row j of `origin` [k, d] is subtracted from every model that
-        is added to cluster j.
+        is added to cluster j. Where there are k of them for each client, [m, k, d], a client adds
+        its own row j to the sums of cluster j.
         """
 
 
 class Lazy(Tensor):
-    """Models [m, d] given by a formula.
+    """Models [m, d] given by a formula, or k rows of each client [m, k, d].
 
     >>> models = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
     >>> (select_rows(models, torch.tensor([1, 1, 0])) + 1).tolist()

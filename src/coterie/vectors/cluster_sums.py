@@ -94,8 +94,11 @@ class SummedFields(Protocol):
         """Fields with the role Model, and the download that each is a displacement of."""
 
     @property
-    def updates(self) -> Mapping[str, str]:
-        """Fields with the role Update, and a download of the same shape."""
+    def updates(self) -> Mapping[str, str | int]:
+        """Fields that are summed as they are: with the role Update, Loss or Statistic.
+
+        Each has as many numbers as a download of that name, or as many as is said.
+        """
 
 
 def sent_rows(sent: Message, name: str) -> Tensor:
@@ -121,17 +124,19 @@ def block_origins(fold: SummedFields, sent: Message) -> dict[str, Tensor | None]
 
 def check_roles(fold: SummedFields, upload: Any) -> None:
     """Make sure that what a fold takes for models and updates are declared to be that."""
-    declared = roles(upload.__class__)
-    for names, role in ((fold.models, Role.MODEL), (fold.updates, Role.UPDATE)):
+    declared, as_is = roles(upload.__class__), (Role.UPDATE, Role.LOSS, Role.STATISTIC)
+    for names, allowed in ((fold.models, (Role.MODEL,)), (fold.updates, as_is)):
         for name in names:
-            assert declared.get(name) is role, f"{name} of {type(upload)} is no {role.value}"
+            wanted = " or ".join(role.value for role in allowed)
+            assert declared.get(name) in allowed, f"{name} of {type(upload)} is no {wanted}"
 
 
 def sum_shapes(fold: SummedFields, sent: Message) -> TermShapes:
     """The shapes [k] of the weights and [k, d] of every field, all in double precision."""
     shapes: TermShapes = {WEIGHT: ((fold.k,), torch.float64)}
-    for name, download in {**fold.models, **fold.updates}.items():
-        shapes[name] = (fold.k, sent_rows(sent, download).shape[-1]), torch.float64
+    for name, like in {**fold.models, **fold.updates}.items():
+        width = like if isinstance(like, int) else sent_rows(sent, like).shape[-1]
+        shapes[name] = (fold.k, width), torch.float64
     return shapes
 
 
@@ -158,10 +163,13 @@ def finish_sums(fold: SummedFields, total: PartialSums, sent: Message, floor: fl
     """The result of sums, on the CPU; where nobody answered they are zero."""
     sums, origins = {}, {}
     shapes = sum_shapes(fold, sent)
-    for name, download in {**fold.models, **fold.updates}.items():
+    for name, like in {**fold.models, **fold.updates}.items():
         shape, dtype = shapes[name]
         found = total.sums.get(name)
         sums[name] = torch.zeros(shape, dtype=dtype) if found is None else found.to(CPU)
-        rows = sent_rows(sent, download)
+        if isinstance(like, int):
+            origins[name] = torch.zeros(like, dtype=dtype)
+            continue
+        rows = sent_rows(sent, like)
         origins[name] = rows if name in fold.models else torch.zeros_like(rows)
     return ClusterSums(total.weight.to(CPU), sums, origins, floor)

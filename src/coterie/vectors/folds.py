@@ -16,7 +16,7 @@ from torch import Tensor
 from coterie.core.clients import TermShapes
 from coterie.core.fields import Role, field_of_role
 from coterie.tensors.devices import CPU
-from coterie.tensors.lazy import add_cluster_sums, dense
+from coterie.tensors.lazy import Lazy, add_cluster_sums, dense
 from coterie.vectors.cluster_sums import (
     WEIGHT,
     ClusterSums,
@@ -72,7 +72,8 @@ class ByCluster:
 
     `models` names fields with the role Model and the download that each is a displacement of, which
     is one for all [d], a row for each cluster [k, d], or the `Each` of these by an index. `updates`
-    names fields with the role Update and a download of the same shape. Other fields are not summed.
+    names fields that are summed as they are (Update, Loss, Statistic), and a download with as many
+    numbers or how many these are. Other fields are not summed.
 
     Every client counts the same, or with `by_size` as much as its field with the role Size says. A
     client says itself in which cluster it is, by its field with the role Cluster, or the server
@@ -88,7 +89,7 @@ class ByCluster:
 
     k: int
     models: Mapping[str, str] = field(default_factory=dict)
-    updates: Mapping[str, str] = field(default_factory=dict)
+    updates: Mapping[str, str | int] = field(default_factory=dict)
     by_size: bool = False
     assign: Assignment | None = None
     withheld: bool = False
@@ -186,7 +187,7 @@ class WeightedRows:
     k: int
     weight: str
     models: Mapping[str, str] = field(default_factory=dict)
-    updates: Mapping[str, str] = field(default_factory=dict)
+    updates: Mapping[str, str | int] = field(default_factory=dict)
 
     per_client: ClassVar[tuple[Role, ...]] = ()
     on_any_device: ClassVar[bool] = True
@@ -198,9 +199,12 @@ class WeightedRows:
         check_roles(self, upload)
         weight = getattr(upload, self.weight).double()  # [m, k]
         for name, origin in block_origins(self, sent).items():
-            value = dense(getattr(upload, name))
+            value = getattr(upload, name)
             if name not in total.sums:
                 total.sums[name] = weight.new_zeros(self.k, value.shape[2])
+            if isinstance(value, Lazy) and value.formed is None:
+                value.formula.add_to(total.sums[name], weight.T, origin)
+                continue
             for j, sums in enumerate(total.sums[name].split(1)):
                 own = None if origin is None else origin[j : j + 1]
                 add_cluster_sums(sums, weight[:, j][None], value[:, j], own)

@@ -17,8 +17,10 @@ def kernel_for(task: Task, sample_axes: int = 1, device: torch.device = CPU) -> 
     """The fastest kernel that is exact for the network of `task` on samples with so many axes.
 
     These are 0 where a sample is more than one tensor with one target (`Samples.tensor_axes`). On a
-    CPU one client after another is faster than many at once, but for stacks of linear layers.
+    CPU one client after another is faster than many at once, but for stacks of linear layers and
+    for what the task says is so small that calls take longer than the work.
     """
     if sample_axes and is_linear_stack(task.module, sample_axes):
         return BatchedKernel(task)
-    return PerClientKernel(task) if device.type == "cpu" else VmappedKernel(task, device)
+    one_by_one = device.type == "cpu" and not (sample_axes and task.side_by_side)
+    return PerClientKernel(task) if one_by_one else VmappedKernel(task, device)

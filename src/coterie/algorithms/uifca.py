@@ -1,0 +1,288 @@
+"""UIFCA: clusters of samples by generative models, one for each cluster.
+
+J. Chung, K. Lee, K. Ramchandran: Federated Unsupervised Clustering with Generative Models, 2022;
+J. Chung: Berkeley report, 2023. theta_k is a distribution, f_theta(x) = -log p_theta(x). Client i
+has its samples in sets S_{i,k}, at random at first:
+
+    for t = 1, ..., T:                                               (Algorithm 2)
+        for each cluster k: theta_k = LearnClusterModel(S_{*,k})
+        client i:   S_{i,k} = {x: k = argmin_k f_{theta_k}(x)}
+    LearnClusterModel(S):                                            (Algorithm 3)
+        theta at random;  tau times:
+            client i:   theta_i = theta after M steps on batches of S_i      (Algorithm 4)
+            theta = sum_i |S_i| / |S_*| theta_i
+    return theta
+
+A round is one of the tau: T cluster rounds are T tau rounds. Which samples are in which set never
+leaves a client; the server sees sums over clients of models and of the sizes of sets.
+
+Differences from the paper
+- A client keeps no sets. With the models of the last cluster round, which it is sent again, it
+  finds the same ones in each of the tau rounds, also if it was not there before.
+- All clusters begin a cluster round with the same model: theirs differ by their sets alone.
+- Samples that are vectors are centred and divided by one number, from sums over all clients.
+- `restarts` partitions at random are followed side by side for some cluster rounds; the one with
+  the lowest training loss is kept. The paper starts once, with `start=noise` in its text.
+- `fit=exact`, `assign=soft`, `folds`, `prior` and `constant` are not in the paper: see
+  docs/uifca.md for what they are worth.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie.algorithms import sample_sets, uifca_exact, uifca_scaling
+from coterie.algorithms.steps import Choice, ask_cluster
+from coterie.core import seeds
+from coterie.core.algorithm import Info, Serving, Start, Traits
+from coterie.core.clients import Clients, on_client
+from coterie.core.cohort import Cohort
+from coterie.core.errors import SettingError
+from coterie.core.fields import Loss, Model, Statistic
+from coterie.core.local_training import LocalTraining
+from coterie.core.settings import setting
+from coterie.core.task import Task
+from coterie.core.validate import above, at_least, in_range, one_of
+from coterie.data.federation import Federation
+from coterie.networks.flows import LinearFlow, LinearFlowModule
+from coterie.tasks.defaults import default_task
+from coterie.tasks.density import Density
+from coterie.vectors.folds import WeightedRows
+
+PER_RESTART = ("models", "judges", "constants", "loss")  # of the state
+NOISE = 0.01  # standard deviation of what `start=noise` adds to every parameter
+
+
+class State(NamedTuple):
+    models: Tensor  # [r, k, d] theta of each restart that is still followed
+    judges: Tensor  # [r, k, d] the models that make the sets; [r, 0, d]: the start makes them
+    constants: Tensor  # [r, k] subtracted from the losses under the judges
+    loss: Tensor  # [r] mean loss under the judges; the largest number where it is not known
+    rounds: Tensor  # [] rounds so far that somebody answered
+    scaling: Tensor  # [f + 1] centre and scale of the samples; [0]: the network does not scale
+    chosen: Tensor  # [k, f] the centres of k-FED, by which the start makes sets; [0, f]: none
+    seed: Tensor  # [] where draws begin that a client repeats in every round
+
+    @property
+    def features(self) -> int:
+        """How many numbers a sample has, f."""
+        return len(self.scaling) - 1
+
+    def keep_best(self) -> State:
+        """The restart with the lowest training loss alone."""
+        best = int(self.loss.argmin())
+        only = {name: getattr(self, name)[best : best + 1] for name in PER_RESTART}
+        return self._replace(**only)
+
+
+class Upload(NamedTuple):
+    models: Model  # [m, r k, d] theta_i
+    size: Statistic  # [m, r k] |S_{i,k}|
+    loss: Loss  # [m, r k, 1] mean loss of a set under its judge, 0 for one without samples
+
+
+@dataclass(frozen=True, kw_only=True)
+class UIFCA(LocalTraining):
+    """Clients sort their samples by k generative models and train each on its own samples."""
+
+    k: int = setting(2, "clusters", at_least(1))
+    fit_rounds: int = setting(
+        5, "rounds tau of FedAvg that fit the models of a cluster round", at_least(1)
+    )
+    steps: int = setting(20, "local gradient steps M", at_least(1))
+    batch: int = setting(64, "samples per gradient; 0: all of a set", at_least(0))
+    lr: float = setting(0.03, "step size eta", above(0))
+    fit: str = setting(
+        "descent",
+        "how models are fitted; exact: from counts, means and second moments, linear-flow only",
+        one_of("descent", "exact"),
+    )
+    fresh: bool = setting(True, "whether models begin anew in every cluster round")
+    start: str = setting(
+        "random",
+        "first sets; random: each sample by itself, noise: by one drawn model and noise, k-fed: by "
+        "k-FED, truth: by the labels, for reference",
+        one_of(*sample_sets.STARTS),
+    )
+    start_errors: float = setting(
+        0.0, "share of samples in a random set, with start=truth", in_range(0, 1)
+    )
+    k_local: int = setting(
+        0, "clusters that a client looks for with start=k-fed; 0: as many as k", at_least(0)
+    )
+    restarts: int = setting(4, "random starts; the best by training loss is kept", at_least(1))
+    restart_rounds: int = setting(
+        8, "cluster rounds for which all restarts are followed", at_least(1)
+    )
+    assign: str = setting(
+        "hard", "soft: samples count in all sets, by their posterior", one_of("hard", "soft")
+    )
+    folds: int = setting(1, "parts of the samples that take turns in cluster rounds", at_least(1))
+    prior: float = setting(
+        0.0,
+        "weight of losses against a client's own share of clusters; 0: no such prior",
+        at_least(0),
+    )
+    constant: str = setting(
+        "kept",
+        "removed: the mean loss of all samples under a model is subtracted before sets are made",
+        one_of("kept", "removed"),
+    )
+    shrinkage: float = setting(
+        1.0, "share of a sphere in the first covariances of fit=exact", in_range(0, 1)
+    )
+    annealing: float = setting(0.5, "factor on the shrinkage after a cluster round", in_range(0, 1))
+    floor: float = setting(
+        1e-6, "least variance of fit=exact, as a share of the mean one", above(0)
+    )
+
+    traits: ClassVar[Traits] = Traits(clusters="k", clients_draw=True)
+    suggests: ClassVar[dict[str, Any]] = dict(
+        rounds=60, network="linear-flow", lr=0.03, steps=20, batch=64
+    )
+
+    def task(self, default: Task, federation: Federation) -> Task:
+        """The density that the network gives; a linear flow where it gives none."""
+        if isinstance(default, Density):
+            return default
+        flow = default_task(federation, LinearFlow())
+        return flow.double() if default.layout.dtype == torch.float64 else flow
+
+    measure_samples = uifca_scaling.measure_samples
+    measure_losses = uifca_scaling.measure_losses
+    measure_sets = uifca_exact.measure_sets
+
+    def init(self, start: Start) -> State:
+        task = self._density(start.task)
+        seed = torch.tensor(seeds.derive(start.seed, "uifca"))
+        scaling = uifca_scaling.ask_scaling(self.measure_samples, task, start.all_clients())
+        chosen = torch.zeros(0, 0, dtype=task.layout.dtype)
+        if self.start == "k-fed":
+            chosen = sample_sets.k_fed(self).cluster_once(start.all_clients(), seed)
+        r = self.restarts if self.start in ("random", "noise") else 1
+        models = torch.stack([self._begin(task, start.models(1, i)[0], scaling) for i in range(r)])
+        judges = models[:, :0]
+        if self.start == "noise":
+            judges, width = models.clone(), task.layout.trained_size
+            noise = torch.randn(r, self.k, width, generator=start.generator("noise"))
+            judges[..., :width] += NOISE * noise.to(models.dtype)
+        constants, unknown = models.new_zeros(r, self.k), models.new_full((r,), largest(models))
+        return State(models, judges, constants, unknown, torch.tensor(0), scaling, chosen, seed)
+
+    def round(self, state: State, clients: Clients) -> tuple[State, Info]:
+        number, step = divmod(int(state.rounds), 1 if self.fit == "exact" else self.fit_rounds)
+        now = self._assign(state, clients) if number and not step else state
+        (r, k, _), sets = now.models.shape, self._sets(now, number)
+        if self.fit == "exact":
+            fold = WeightedRows(r * k, "size", updates=uifca_exact.summed_moments(now.features))
+            ids, up = clients.run(self.measure_sets, fold=fold, **sets)
+            share = self.shrinkage * self.annealing**number
+            models = uifca_exact.fit_flows(now.models, up, now.scaling, share, self.floor)
+        else:
+            fold = WeightedRows(r * k, "size", {"models": "models"}, {"loss": 1})
+            ids, up = clients.run(self.train, fold=fold, models=now.models.flatten(0, 1), **sets)
+            models = up.mean("models").view_as(now.models)
+        if len(ids) == 0:
+            return state, Info(ids, None, k)
+        size, loss = up.weights.view(r, k), now.loss
+        if now.judges.shape[1]:
+            mean = up.sum("loss").view(r, k).sum(1) / size.sum(1).clamp_min(1)
+            loss = mean.to(loss.dtype).nan_to_num(nan=largest(loss), posinf=largest(loss))
+        after = now._replace(models=models, loss=loss, rounds=state.rounds + 1)
+        info = Info(ids, None, k, {"cluster_round": number + 1}, weights=size[int(loss.argmin())])
+        return after.keep_best() if number >= self.restart_rounds else after, info
+
+    def serve(self, state: State, clients: Clients) -> Serving:
+        models = state.keep_best().models
+        constants = self._constants(models, clients)[0]
+        asked = ask_cluster(self.choose, clients, models=models[0], constants=constants)
+        return Serving(models[0], *asked, label=partial(self.label, constants=constants))
+
+    @on_client(fold=WeightedRows)
+    def train(
+        self,
+        cohort: Cohort,
+        models: Tensor,
+        judges: Tensor,
+        constants: Tensor,
+        chosen: Tensor,
+        number: Tensor,
+        seed: Tensor,
+    ) -> Upload:
+        cohort = sample_sets.fold_of_turn(self, cohort, number, seed)
+        weight, loss = sample_sets.make_sets(self, cohort, judges, constants, chosen, seed)
+        size, theta = weight.sum(1).flatten(1), models.expand(len(cohort), *models.shape)
+        if self.assign == "hard":
+            sets = cohort.by_label(weight.argmax(3), self.k)
+            theta = self.local_update(sets, theta.flatten(0, 1)).view_as(theta)
+        else:
+            share = sample_sets.divide(size, cohort.size[:, None])[:, None]
+            theta = self.local_update(
+                cohort, theta, weights=sample_sets.divide(weight.flatten(2), share)
+            )
+        return Upload(theta, size, sample_sets.mean_of_sets(loss, weight, size))
+
+    @on_client
+    def choose(self, cohort: Cohort, models: Tensor, constants: Tensor) -> Choice:
+        label = self.label(cohort, models, constants)
+        return Choice(sample_sets.one_hot(label, self.k, cohort.mask).sum(1).argmax(1))
+
+    @on_client
+    def label(self, cohort: Cohort, models: Tensor, constants: Tensor) -> Tensor:
+        losses = cohort.losses(models)[:, :, None] - constants
+        return sample_sets.nearest(losses, cohort.mask, self.prior)[:, :, 0]
+
+    def _assign(self, state: State, clients: Clients) -> State:
+        """The state in which models make the sets of a new cluster round, and others are fitted."""
+        constants, models = self._constants(state.models, clients), state.models
+        if self.fresh and self.fit == "descent":
+            draw = clients.task.draw(clients.generator("fresh")).to(models.dtype)
+            models = self._begin(self._density(clients.task), draw, state.scaling)
+        return state._replace(
+            models=models.expand_as(state.models), judges=state.models, constants=constants
+        )
+
+    def _begin(self, task: Density, draw: Tensor, scaling: Tensor) -> Tensor:
+        """The models [k, d] of a cluster round before they are fitted: k times the same."""
+        model = task.with_scaling(draw, scaling[:-1], scaling[-1]) if len(scaling) else draw
+        return model.expand(self.k, -1)
+
+    def _sets(self, state: State, number: int) -> dict[str, Tensor]:
+        """What clients are sent to make the sets of a cluster round."""
+        return {
+            "judges": state.judges.flatten(0, 1),
+            "constants": state.constants,
+            "chosen": state.chosen if number == 0 else state.chosen[:0],
+            "number": torch.tensor(number),
+            "seed": state.seed,
+        }
+
+    def _constants(self, models: Tensor, clients: Clients) -> Tensor:
+        """What is subtracted from losses under models [r, k, d]: 0, or their means [r, k]."""
+        if self.constant == "kept":
+            return models.new_zeros(models.shape[:2])
+        flat = models.flatten(0, 1)
+        mean = uifca_scaling.ask_mean_losses(self.measure_losses, flat, clients)
+        return mean.view(models.shape[:2])
+
+    def _density(self, task: Task) -> Density:
+        """The task, which must be a density, and for exact fits that of a linear flow."""
+        if not isinstance(task, Density):
+            raise SettingError(
+                f"UIFCA learns distributions: its task must be Density, got {type(task).__name__}"
+            )
+        if self.fit == "exact" and not isinstance(task.module, LinearFlowModule):
+            raise SettingError(
+                "`fit` of UIFCA must be descent for networks that are not linear-flow, got exact"
+            )
+        return task
+
+
+def largest(like: Tensor) -> float:
+    """The largest number of a tensor's type, for a loss that is not known or infinite."""
+    return float(torch.finfo(like.dtype).max)

@@ -1,0 +1,81 @@
+"""The exact fit of UIFCA's linear flows: one exchange in place of a cluster round's descent.
+
+A linear flow is a Gaussian distribution. Its best fit to the samples of a set needs their count,
+mean and second moments, which are sums over clients:
+
+    client i, set k:   |S_{i,k}|,  sum x,  sum x x^T
+    server:            mu = mean of x,  S = mean of x x^T - mu mu^T
+                       S = (1 - a) S + a (tr S / f) I
+                       A = S^(-1/2),  c = -A mu
+
+The best fit alone keeps a sample in the set in which it already is, because it is part of that
+set's S. Shrinkage a loosens that: it is 1 in the first cluster round, then 1/2, 1/4 and so on.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie.algorithms import sample_sets
+from coterie.core.clients import on_client
+from coterie.core.cohort import Cohort
+from coterie.core.fields import Loss, Statistic
+from coterie.tensors.lazy import Lazy
+from coterie.vectors.cluster_sums import ClusterSums
+from coterie.vectors.folds import WeightedRows
+from coterie.vectors.moments import SecondMoments, whitening
+
+
+class Moments(NamedTuple):
+    size: Statistic  # [m, r k] |S_{i,k}|
+    mean: Statistic  # [m, r k, f] of the samples in a set
+    square: Statistic  # [m, r k, f f] mean of x x^T
+    loss: Loss  # [m, r k, 1] mean loss of a set under its judge
+
+
+@on_client(fold=WeightedRows)
+def measure_sets(
+    self: Any,
+    cohort: Cohort,
+    judges: Tensor,
+    constants: Tensor,
+    chosen: Tensor,
+    number: Tensor,
+    seed: Tensor,
+) -> Moments:
+    cohort = sample_sets.fold_of_turn(self, cohort, number, seed)
+    weight, loss = sample_sets.make_sets(self, cohort, judges, constants, chosen, seed)
+    size = weight.sum(1).flatten(1)
+    points = [x.flatten(1) for x, _ in cohort]
+    weights = [own[: len(x)].flatten(1) for own, x in zip(weight, points, strict=True)]
+    total = torch.stack([w.T @ x for w, x in zip(weights, points, strict=True)])
+    mean = sample_sets.divide(total, size[:, :, None])
+    square = Lazy(SecondMoments(points, weights))
+    return Moments(size, mean, square, sample_sets.mean_of_sets(loss, weight, size))
+
+
+def summed_moments(features: int) -> dict[str, str | int]:
+    """The fields that are summed, with as many numbers as they have."""
+    return {"mean": features, "square": features * features, "loss": 1}
+
+
+def fit_flows(
+    models: Tensor, up: ClusterSums, scaling: Tensor, shrinkage: float, floor: float
+) -> Tensor:
+    """The linear flows [r, k, d] that fit the sets best; one without samples stays as it was.
+
+    Samples are centred and divided by the `scaling` [f + 1] that models have in their buffers.
+    """
+    (r, k, _), weight, f = models.shape, up.weights[:, None], len(scaling) - 1
+    shift, scale = scaling[:-1].double(), scaling[-1].double()
+    mean = sample_sets.divide(up.sum("mean"), weight)
+    square = sample_sets.divide(up.sum("square"), weight).view(-1, f, f)
+    both = mean[:, :, None] * shift
+    centred = square - both - both.mT + shift[:, None] * shift
+    A, c = whitening((mean - shift) / scale, centred / scale**2, shrinkage, floor)
+    fitted = torch.cat([A.flatten(1), c], 1).view(r, k, -1).to(models.dtype)
+    whole = torch.cat([fitted, models[..., fitted.shape[-1] :]], -1)
+    return torch.where((up.weights > up.floor).view(r, k, 1), whole, models)
