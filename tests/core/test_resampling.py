@@ -31,9 +31,7 @@ def test_a_client_chooses_by_one_sample_and_descends_on_the_other_by_hand():
     # chosen by -3, model 1 has 2 (-1 - 1) = -4 on 1. With both samples it would be model 1, whose
     # losses are 4 and 4, and the gradient 2 (-1 + 1) = 0.
     fresh = IFCA(k=2, average="gradients", resample=True, resample_rounds=1)
-    found = [
-        ask(fresh, clients_on_a_line([1, -3], seed=seed), [1, -1], 0) for seed in range(12)
-    ]
+    found = [ask(fresh, clients_on_a_line([1, -3], seed=seed), [1, -1], 0) for seed in range(12)]
     assert {(*cluster, *gradient) for cluster, gradient, _ in found} == {(0, 8.0), (1, -4.0)}
     assert {size for _, _, sizes in found for size in sizes} == {1}
     plain = ask(replace(fresh, resample=False), clients_on_a_line([1, -3]), [1, -1], 0)
@@ -111,10 +109,10 @@ def test_too_few_samples_and_too_many_rounds_are_refused():
     ifca = IFCA(k=2, average="gradients", resample=True)
     with pytest.raises(DataError, match="must have at least 12 samples for IFCA .* got 11 of"):
         coterie.simulate(ifca, federation, task, rounds=6)
-    with pytest.raises(SettingError, match="`resample_rounds` of IFCA must be at least the rounds"):
+    with pytest.raises(SettingError, match=r"`resample_rounds` of IFCA must be at least the rounds"):
         coterie.simulate(replace(ifca, resample_rounds=4), federation, task, rounds=5)
     settings = coterie.experiment.settings.RunSettings(rounds=1)
-    with pytest.raises(SettingError, match="the run, 1, for later ones have no fresh .* got 0"):
+    with pytest.raises(SettingError, match=r"the run, 1, for later ones have no fresh .* got 0"):
         coterie.Run(ifca, federation, task, settings).complete()
 
 
@@ -135,7 +133,5 @@ def test_the_start_and_the_serving_use_all_samples():
         run.training.begin()
         began.append(run.state.models)
     assert torch.equal(*began)
-    served = [
-        ifca.serve(run.state, run.population.at("serve")).cluster for ifca in (plain, fresh)
-    ]
+    served = [ifca.serve(run.state, run.population.at("serve")).cluster for ifca in (plain, fresh)]
     assert torch.equal(*served)

@@ -25,7 +25,10 @@ def entries(*names):
 
 
 def test_curves_are_means_over_seeds_of_the_rounds_that_all_have(tmp_path):
-    runs = [write_run(tmp_path / "0", [0.5, None, 0.75]), write_run(tmp_path / "1", [0.25, 1, 0.75])]
+    runs = [
+        write_run(tmp_path / "0", [0.5, None, 0.75]),
+        write_run(tmp_path / "1", [0.25, 1, 0.75]),
+    ]
     panel = CurvePanel("a", ["purity", "unknown"], ["p = 0"])
     folders = {"p = 0": runs, "p = 1": [tmp_path / "not looked at"]}
     curves = read_curves(folders, [panel])

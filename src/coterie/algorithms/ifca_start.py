@@ -42,9 +42,7 @@ def initial_models(ifca: IFCA, state: State, start: Start) -> Tensor:
     def advance(average: str, models: Tensor, clients: Clients) -> Tensor:
         """The models after a round before the first: the trunk is held fixed, samples are all."""
         share = "none" if ifca.share == "none" else "frozen"
-        plain = replace(
-            ifca, k=len(models), average=average, share=share, stable=0, resample=False
-        )
+        plain = replace(ifca, k=len(models), average=average, share=share, stable=0, resample=False)
         return plain.round(state._replace(models=models), clients)[0].models
 
     trial = starts.Trial(

@@ -30,7 +30,10 @@ class Resampling(LocalTraining):
         False, "fresh samples in every round: one part to choose by, one to descend on", added=True
     )
     resample_rounds: int = setting(
-        0, "rounds T to which resample deals out samples; 0: those of the run", at_least(0), added=True
+        0,
+        "rounds T to which resample deals out samples; 0: those of the run",
+        at_least(0),
+        added=True,
     )
 
     @property
