@@ -160,9 +160,10 @@ def draw_near_truth(trial: Trial, tries: int, rounds: int) -> Tensor:
             f"size, {list(truth.shape)}, got {[trial.k, start.task.layout.size]}"
         )
     direction = torch.randn(truth.shape, generator=start.generator("near truth"))
-    separation = torch.pdist(truth).min() if len(truth) > 1 else truth.norm()
+    separation: Tensor = torch.pdist(truth).min() if len(truth) > 1 else truth.norm()
     step = trial.distance * separation / direction.norm(dim=1, keepdim=True)
-    return (truth + step * direction).to(start.task.layout.dtype)
+    near: Tensor = truth + step * direction
+    return near.to(start.task.layout.dtype)
 
 
 POLICIES = {

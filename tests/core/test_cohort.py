@@ -188,7 +188,7 @@ def test_disjoint_parts_hold_every_sample_once_and_the_same_ones_every_time():
     assert [part.size.tolist() for part in parts] == sizes
     held = [[x.flatten().tolist() for x, _ in part] for part in parts]
     for i, size in enumerate([10, 4, 3, 10]):
-        assert sorted(sum((part[i] for part in held), [])) == list(range(1, size + 1))
+        assert sorted(x for part in held for x in part[i]) == list(range(1, size + 1))
     again = [x.flatten().tolist() for x, _ in cohort.disjoint_part(2, 4)]
     assert again == held[2]
     other = cohort_of(nn.Linear(1, 1, bias=False), [10, 4, 3, 10], seed=1).disjoint_part(0, 4)

@@ -115,7 +115,11 @@ class UIFCA(LocalTraining):
     k_local: int = setting(
         0, "clusters that a client looks for with start=k-fed; 0: as many as k", at_least(0)
     )
-    restarts: int = setting(4, "random starts; the best by training loss is kept", at_least(1))
+    restarts: int = setting(
+        0,
+        "random starts, of which the best by training loss is kept; 0: 4, or 16 with fit=exact",
+        at_least(0),
+    )
     restart_rounds: int = setting(
         8, "cluster rounds for which all restarts are followed", at_least(1)
     )
@@ -164,7 +168,8 @@ class UIFCA(LocalTraining):
         chosen = torch.zeros(0, 0, dtype=task.layout.dtype)
         if self.start == "k-fed":
             chosen = sample_sets.k_fed(self).cluster_once(start.all_clients(), seed)
-        r = self.restarts if self.start in ("random", "noise") else 1
+        r = self.restarts or (16 if self.fit == "exact" else 4)
+        r = r if self.start in ("random", "noise") else 1
         models = torch.stack([self._begin(task, start.models(1, i)[0], scaling) for i in range(r)])
         judges = models[:, :0]
         if self.start == "noise":

@@ -52,7 +52,7 @@ class PowerLaw(NamedTuple):
 
     def value(self, x: float) -> float:
         """y at x."""
-        return self.factor * x**self.slope
+        return self.factor * math.pow(x, self.slope)
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,8 @@ class Rate:
             number = record["entries"].get(entry.name, {}).get(self.metric)
             if entry.template == self.entries and number is not None:
                 x, count = float(entry.values[self.x]), record["seeds"][entry.name]
-                found.append(RatePoint(x, *number, count))
+                mean, deviation = number
+                found.append(RatePoint(x, mean, deviation, count))
         return sorted(found)
 
     def fitted(self, points: Sequence[RatePoint]) -> list[RatePoint]:

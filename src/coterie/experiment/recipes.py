@@ -5,8 +5,8 @@ paper prints for it, and how near ours should come. An entry with `each`, a list
 for one entry for each of them, their values filled in where {name} stands; those that say
 `quick = false` are left out of the quick mode. `coterie reproduce` runs the entries and keeps what
 it measured in `recipes/PAPER/NAME.json`. A recipe may ask for the slopes of numbers (`rates.py`)
-and for curves (`recipe_figures.py`), which are drawn beside it. All tables and figures of the papers, also those without a
-recipe, are in `recipes/papers.toml`.
+and for curves (`recipe_figures.py`), which are drawn beside it. All tables and figures of the
+papers, also those without a recipe, are in `recipes/papers.toml`.
 """
 
 from __future__ import annotations

@@ -164,12 +164,12 @@ class LinearFlowModule(nn.Module):
         """The log-probability of each sample, [n]."""
         u, slopes = self.inputs(x.flatten(1))
         z = torch.addmm(self.c, u, self.A.T)
-        determinant: Tensor = torch.linalg.slogdet(self.A).logabsdet
-        return normal_log_density(z) + determinant + slopes
+        found: Tensor = normal_log_density(z) + torch.linalg.slogdet(self.A).logabsdet + slopes
+        return found
 
     def generate(self, z: Tensor) -> Tensor:
         """The samples [n, ...] that noise [n, features] stands for."""
-        u: Tensor = torch.linalg.solve(self.A, (z - self.c).T).T
+        u = torch.linalg.solve(self.A, (z - self.c).T).T
         return self.inputs.inverse(u).view(-1, *self.shape)
 
 
