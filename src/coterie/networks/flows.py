@@ -75,22 +75,19 @@ class RealNvp(Settings):
         features, image = feature_count(shape), len(shape) == 2
         if len(shape) > 2:
             raise SettingError(f"realnvp takes vectors and grey images, got samples of {shape}")
+        if self.nets == "conv" and (not image or any(side % 2 for side in shape)):
+            raise SettingError(
+                f"`nets` of RealNvp must be mlp for samples that are not images with an even "
+                f"number of rows and columns, got conv for {list(shape)}"
+            )
+        pairs, parts = self.pairs(features), partition(self.masks, shape)
+        inputs = (StandardiseLogits if image else Standardise)(features)
         if self.nets == "conv":
-            if not image or any(side % 2 for side in shape):
-                raise SettingError(
-                    f"`nets` of RealNvp must be mlp for samples that are not images with an even "
-                    f"number of rows and columns, got conv for {list(shape)}"
-                )
-            sizes = self.channels, self.blocks, self.norm == "batch"
-            couplings: list[Coupling] = [
-                ImageCoupling(pair, partition(self.masks, shape), *sizes)
-                for pair in self.pairs(features)
-            ]
-        else:
-            parts = partition(self.masks, shape)
-            couplings = [PartCoupling(pair, parts, self.hidden) for pair in self.pairs(features)]
-        inputs = StandardiseLogits if image else Standardise
-        return RealNvpModule(inputs(features), couplings, shape)
+            sizes = shape[0], self.channels, self.blocks, self.norm == "batch"
+            images = [ImageCoupling(pair, parts, *sizes) for pair in pairs]
+            return RealNvpModule(inputs, images, torch.arange(features), shape)
+        vectors = [PartCoupling(pair, parts, self.hidden) for pair in pairs]
+        return RealNvpModule(inputs, vectors, torch.cat(parts), shape)
 
     def pairs(self, features: int) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
         """The parts that each coupling sees, and those that it changes."""
@@ -185,18 +182,27 @@ class LinearFlowModule(nn.Module):
 class RealNvpModule(nn.Module):
     """Couplings one after another, on scaled vectors or on the logits of pixels."""
 
+    order: Tensor
+
     def __init__(
-        self, inputs: nn.Module, couplings: Sequence[Coupling], shape: Sequence[int]
+        self,
+        inputs: nn.Module,
+        couplings: Sequence[Coupling],
+        order: Tensor,
+        shape: Sequence[int],
     ) -> None:
         super().__init__()
         self.inputs = inputs
         self.couplings = nn.ModuleList(couplings)
+        # [features] in which couplings see the numbers; not part of a model, it is in all the same
+        self.register_buffer("order", order, persistent=False)
         self.shape = tuple(shape)
 
     def forward(self, x: Tensor) -> Tensor:
         """The log-probability of each sample, [n]."""
         u: Tensor
         u, total = self.inputs(x)
+        u = u[:, self.order]
         for coupling in self.couplings:
             u, slopes = coupling(u)
             total = total + slopes
@@ -208,7 +214,7 @@ class RealNvpModule(nn.Module):
         u = z
         for coupling in reversed(self.couplings):
             u = coupling.inverse(u)  # type: ignore[operator]
-        x: Tensor = self.inputs.inverse(u)  # type: ignore[operator]
+        x: Tensor = self.inputs.inverse(u[:, self.order.argsort()])  # type: ignore[operator]
         return x.view(-1, *self.shape)
 
 
