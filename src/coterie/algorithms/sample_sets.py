@@ -14,11 +14,22 @@ from torch.nn.utils.rnn import pad_sequence
 from coterie.algorithms.k_fed import KFed
 from coterie.core import seeds
 from coterie.core.cohort import Cohort
+from coterie.core.errors import DataError
+from coterie.data.federation import Federation
 
 TINY = 1e-12  # a set that weighs no more has no samples
 
 STARTS = ("random", "noise", "k-fed", "truth")
 PRIOR_STEPS = 10  # in which a client's own shares of clusters come to rest
+
+
+def check_start(settings: Any, federation: Federation) -> None:
+    """Refuse to begin with true clusters that are not there."""
+    if settings.start == "truth" and not federation.train.has_labels:
+        raise DataError(
+            "UIFCA with start=truth begins with the labels of samples, which must be classes, but "
+            f"{federation.name} has none"
+        )
 
 
 def make_sets(

@@ -142,7 +142,7 @@ class UIFCA(LocalTraining):
     )
     annealing: float = setting(0.5, "factor on the shrinkage after a cluster round", in_range(0, 1))
     floor: float = setting(
-        1e-6, "least variance of fit=exact, as a share of the mean one", above(0)
+        1e-6, "least variance of fit=exact, as a share of that of all samples", above(0)
     )
 
     traits: ClassVar[Traits] = Traits(clusters="k", clients_draw=True)
@@ -152,6 +152,7 @@ class UIFCA(LocalTraining):
 
     def task(self, default: Task, federation: Federation) -> Task:
         """The density that the network gives; a linear flow where it gives none."""
+        sample_sets.check_start(self, federation)
         if isinstance(default, Density):
             return default
         flow = default_task(federation, LinearFlow())
