@@ -78,6 +78,13 @@ def test_densities_need_no_label(network):
     assert not data.sample_clusters
 
 
+@pytest.mark.parametrize("data", [unlabelled(), federation([0.5, 2.0, 1.0, 0.0], name="doses")])
+def test_a_start_from_labels_needs_classes(data):
+    with pytest.raises(DataError, match=f"must be classes, but {data.name} has none"):
+        prepare_task(coterie.UIFCA(start="truth"), data, LinearFlow())
+    prepare_task(coterie.UIFCA(start="truth"), federation([0, 1, 1, 0]), LinearFlow())
+
+
 def test_who_clusters_samples_needs_no_label_and_is_not_scored_by_one():
     data, task = prepare_task(KFed(), unlabelled(), Linear())
     assert isinstance(task, coterie.Centre)

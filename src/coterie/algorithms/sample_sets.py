@@ -14,9 +14,11 @@ from torch.nn.utils.rnn import pad_sequence
 from coterie.algorithms.k_fed import KFed
 from coterie.core import seeds
 from coterie.core.cohort import Cohort
+from coterie.core.errors import DataError
 from coterie.core.local_training import LocalTraining
 from coterie.core.settings import setting
 from coterie.core.validate import at_least, in_range, one_of
+from coterie.data.federation import Federation
 
 TINY = 1e-12  # a set that weighs no more has no samples
 
@@ -55,6 +57,15 @@ class SetSettings(LocalTraining):
         "removed: the mean loss of all samples under a model is subtracted before sets are made",
         one_of("kept", "removed"),
     )
+
+
+def check_start(settings: SetSettings, federation: Federation) -> None:
+    """Refuse to begin with true clusters that are not there."""
+    if settings.start == "truth" and not federation.train.has_labels:
+        raise DataError(
+            "UIFCA with start=truth begins with the labels of samples, which must be classes, but "
+            f"{federation.name} has none"
+        )
 
 
 def make_sets(

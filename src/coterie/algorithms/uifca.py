@@ -114,7 +114,7 @@ class UIFCA(SetSettings):
     )
     annealing: float = setting(0.5, "factor on the shrinkage after a cluster round", in_range(0, 1))
     floor: float = setting(
-        1e-6, "least variance of fit=exact, as a share of the mean one", above(0)
+        1e-6, "least variance of fit=exact, as a share of that of all samples", above(0)
     )
 
     traits: ClassVar[Traits] = Traits(clusters="k", clients_draw=True)
@@ -124,6 +124,7 @@ class UIFCA(SetSettings):
 
     def task(self, default: Task, federation: Federation) -> Task:
         """The density that the network gives; a linear flow where it gives none."""
+        sample_sets.check_start(self, federation)
         return density_task(federation, default)
 
     measure_samples = uifca_scaling.measure_samples

@@ -10,9 +10,9 @@ A flow is an invertible map z = f(x) to standard normal noise, written in the de
                   (L. Dinh, J. Sohl-Dickstein, S. Bengio: Density estimation using Real NVP,
                   https://arxiv.org/abs/1605.08803)
 
-Samples are first centred and divided by one number, u = (x - shift) / scale. Both are buffers of the
-network that begin with 0 and 1: who knows the data may set them (`Density.with_scaling`). Images
-come with pixels in 0 to 1, of which RealNVP takes the logits before that.
+Samples are first centred and divided by one number, u = (x - shift) / scale. Both are buffers of
+the network that begin with 0 and 1: who knows the data may set them (`Density.with_scaling`).
+Images come with pixels in 0 to 1, of which RealNVP takes the logits before that.
 
 In the density direction samples that lie in a subspace do no harm: A grows without end along the
 directions in which they do not vary, but only with the root of the number of steps.

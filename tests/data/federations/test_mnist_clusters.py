@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 
@@ -5,6 +7,7 @@ import coterie
 from coterie.core.errors import SettingError
 from coterie.data import sources
 from coterie.experiment.plan import complete_settings, make_plan
+from coterie.networks.flows import RealNvpModule
 from coterie.report.sample_sheets import sample_sheets
 
 NAMES = ["mnist-digits", "mnist-digit-rotations"]
@@ -157,3 +160,12 @@ def test_runs_from_before_these_settings_are_resumed_with_their_defaults(name):
     added = {"size", "dequantised", "background", "digits"} & set(values)
     older = {key: value for key, value in values.items() if key not in added}
     assert complete_settings("k-fed", name, older) == values
+
+
+@pytest.mark.parametrize("name", ["mnist-digits", "mnist-digit-rotations"])
+def test_images_suggest_flows_of_images_for_uifca(name, small_sources):
+    plan = make_plan(["uifca", name, "size=14", "dequantised=true", "samples=5", "rounds=1"])
+    run = plan.run(plan.config()).complete()
+    assert isinstance(run.task.module, RealNvpModule)
+    assert (run.algorithm.optimizer, run.algorithm.lr, run.algorithm.restarts) == ("adam", 0.001, 1)
+    assert math.isfinite(run.metrics["train_loss"])
