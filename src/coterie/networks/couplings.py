@@ -51,47 +51,46 @@ def partition(masks: str, shape: Sequence[int]) -> list[Tensor]:
 
 
 class PartCoupling(nn.Module):
-    """A coupling whose s and t are those of a perceptron with two hidden layers."""
+    """A coupling whose s and t are those of a perceptron with two hidden layers.
 
-    seen: Tensor
-    changed: Tensor
-    rest: Tensor
-    back: Tensor
+    The parts of its samples lie one behind the other, as `torch.cat(parts)` has their places: to
+    take them apart and put them together costs far less than to look numbers up.
+    """
 
     def __init__(self, pair: Pair, parts: Sequence[Tensor], hidden: int) -> None:
         super().__init__()
-        seen, changed = (torch.cat([parts[j] for j in some]) for some in pair)
-        rest = [part for j, part in enumerate(parts) if j not in pair[1]]
-        order = torch.cat([changed, *rest])
-        # Not part of a model: they are the same in all of them.
-        self.register_buffer("seen", seen, persistent=False)
-        self.register_buffer("changed", changed, persistent=False)
-        self.register_buffer("rest", torch.cat(rest), persistent=False)
-        self.register_buffer("back", order.argsort(), persistent=False)
+        self.seen, self.changed = pair
+        self.sizes = [len(part) for part in parts]
+        seen, changed = (sum(self.sizes[j] for j in some) for some in pair)
         self.net = nn.Sequential(
-            nn.Linear(len(seen), hidden),
+            nn.Linear(seen, hidden),
             nn.ReLU(),
             nn.Linear(hidden, hidden),
             nn.ReLU(),
-            zeroed(nn.Linear(hidden, 2 * len(changed))),
+            zeroed(nn.Linear(hidden, 2 * changed)),
         )
 
     def forward(self, u: Tensor) -> tuple[Tensor, Tensor]:
         """Changed samples [n, features], and the log-determinants [n]."""
-        s, t = self.scale_and_shift(u)
-        return self._put(u, u[:, self.changed] * s.exp() + t), s.sum(1)
+        parts = list(u.split(self.sizes, 1))
+        s, t = self.scale_and_shift(parts)
+        return self._put(parts, join(parts, self.changed) * s.exp() + t), s.sum(1)
 
     def inverse(self, u: Tensor) -> Tensor:
-        s, t = self.scale_and_shift(u)
-        return self._put(u, (u[:, self.changed] - t) * (-s).exp())
+        parts = list(u.split(self.sizes, 1))
+        s, t = self.scale_and_shift(parts)
+        return self._put(parts, (join(parts, self.changed) - t) * (-s).exp())
 
-    def scale_and_shift(self, u: Tensor) -> tuple[Tensor, Tensor]:
+    def scale_and_shift(self, parts: list[Tensor]) -> tuple[Tensor, Tensor]:
         """The log-scales s and the shifts t of what is changed."""
-        s, t = self.net(u[:, self.seen]).chunk(2, 1)
+        s, t = self.net(join(parts, self.seen)).chunk(2, 1)
         return bounded(s), t
 
-    def _put(self, u: Tensor, changed: Tensor) -> Tensor:
-        return torch.cat([changed, u[:, self.rest]], 1)[:, self.back]
+    def _put(self, parts: list[Tensor], changed: Tensor) -> Tensor:
+        """Samples with other values in the parts that are changed."""
+        pieces = changed.split([self.sizes[j] for j in self.changed], 1)
+        now = dict(zip(self.changed, pieces, strict=True))
+        return torch.cat([now.get(j, part) for j, part in enumerate(parts)], 1)
 
 
 class ImageCoupling(nn.Module):
@@ -104,11 +103,17 @@ class ImageCoupling(nn.Module):
     changed: Tensor
 
     def __init__(
-        self, pair: Pair, parts: Sequence[Tensor], channels: int, blocks: int, norm: bool
+        self,
+        pair: Pair,
+        parts: Sequence[Tensor],
+        rows: int,
+        channels: int,
+        blocks: int,
+        norm: bool,
     ) -> None:
         super().__init__()
+        self.rows = rows  # of the image
         features = sum(map(len, parts))
-        self.side = round(features**0.5)
         for name, some in zip(("seen", "changed"), pair, strict=True):
             mask = torch.zeros(features)
             mask[torch.cat([parts[j] for j in some])] = 1
@@ -133,7 +138,7 @@ class ImageCoupling(nn.Module):
 
     def scale_and_shift(self, u: Tensor) -> tuple[Tensor, Tensor]:
         """The log-scales s and the shifts t of all pixels, 0 for those that are not changed."""
-        image = (u * self.seen).view(len(u), 1, self.side, -1)
+        image = (u * self.seen).view(len(u), 1, self.rows, -1)
         s, t = self.net(image).flatten(2).unbind(1)
         return bounded(s) * self.changed, t * self.changed
 
@@ -152,6 +157,11 @@ class ResidualBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         changed: Tensor = x + self.layers(x)
         return changed
+
+
+def join(parts: Sequence[Tensor], some: tuple[int, ...]) -> Tensor:
+    """Some of the parts [n, ...] of samples side by side."""
+    return parts[some[0]] if len(some) == 1 else torch.cat([parts[j] for j in some], 1)
 
 
 def bounded(s: Tensor) -> Tensor:

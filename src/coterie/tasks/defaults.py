@@ -6,11 +6,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import torch
+
 from coterie.core.errors import DataError
 from coterie.core.sample_kinds import sample_shape
 from coterie.core.samples import Ragged
 from coterie.core.task import Task
 from coterie.data.federation import Federation
+from coterie.networks.flows import LinearFlow
 from coterie.tasks.classification import Classification
 from coterie.tasks.density import Density, gives_log_probabilities
 from coterie.tasks.regression import Regression
@@ -35,6 +38,14 @@ def default_task(federation: Federation, network: Any) -> DefaultTask:
     if gives_log_probabilities(task, samples.x):
         return Density(module, scale=federation.scale, padding=padding)
     return task
+
+
+def density_task(federation: Federation, default: Task) -> Task:
+    """The default if it is a density; else that of a linear flow, in the precision of the other."""
+    if isinstance(default, Density):
+        return default
+    task = default_task(federation, LinearFlow())
+    return task.double() if default.layout.dtype == torch.float64 else task
 
 
 def task_kind(y: Any) -> type[SupervisedTask]:

@@ -217,7 +217,7 @@ class VmappedKernel:
         batches = MiniBatches.of(descent, layout.dtype, rows.y.device)
         x, y, weight = rows.x, rows.y, full_batch_weights(rows, layout.dtype, descent.weights)
         rule, terms = descent.rule, ObjectiveTerms(layout, descent)
-        optimizer = Optimizer(rule.optimizer, rule.momentum)
+        optimizer, equal = Optimizer(rule.optimizer, rule.momentum), len(set(descent.steps)) == 1
         for step in range(max(descent.steps)):
             if batches is not None:
                 weight = batches.weight[:, step]
@@ -227,7 +227,9 @@ class VmappedKernel:
                 found = terms.gradients(layout.trained, found, trained.values())
                 pairs = zip(trained.values(), optimizer.directions(found), strict=True)
                 for now, direction in pairs:
-                    now -= rule.lr * zero_if_finished(direction, descent.steps, step)
+                    if not equal:
+                        direction = zero_if_finished(direction, descent.steps, step)
+                    now.sub_(direction, alpha=rule.lr)
         return flatten_by_client([*trained.values(), *carried.values()]).to(start.dtype)
 
 
