@@ -67,7 +67,7 @@ def test_a_representation_is_the_last_convolution_before_its_relu():
 def test_a_network_is_trained_once_and_then_read(tiny, monkeypatch):
     said = []
     first = load_rotnet(drawn(), 3, said.append)
-    assert "training the network of seed 3, once; some 90 s" in said[0]
+    assert "training the network of seed 3, once; some 110 s" in said[0]
     assert str(tiny) in said[1]
     assert "trained in 0 s" in said[1]
     monkeypatch.setattr(rotnet, "train_rotnet", None)
