@@ -56,7 +56,9 @@ def load_checkpoint(path: Path, *runs: str) -> Checkpoint:
     try:
         with safe_open(path, framework="pt") as file:
             facts = dict(file.metadata() or {})
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            # Cloned, to lie where a tensor lies that was computed: the last bit of a sum may depend
+            # on how its address is aligned.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
         raise CheckpointError(f"the checkpoint {path} is damaged: {error}") from error
     if facts.get("format") != FORMAT:
