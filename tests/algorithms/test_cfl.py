@@ -5,6 +5,7 @@ from torch import nn
 import coterie
 from coterie import CFL, Classification, FedAvg, Federation, checks
 from coterie.algorithms.cfl import State
+from coterie.channel.lost_replies import LoseReplies
 from coterie.core.clients import Each
 from coterie.core.errors import SettingError
 from coterie.engine.simulator import Simulator
@@ -160,6 +161,20 @@ def test_absent_clients_keep_their_cluster_and_find_their_child_when_they_come_b
     # 6 is still away: it is served, on its own data, by the better of the two.
     assert now.maybe[6].all()
     assert cfl.serve(now, clients.at("serve")).cluster.tolist() == [0, 1] * 4
+
+
+@pytest.mark.parametrize("rate", [0.5, 1.0])
+@pytest.mark.parametrize("seed", range(6))
+def test_who_missed_a_split_and_does_not_answer_is_not_served(seed, rate):
+    """As it was, shapes did not match where one of several did not answer."""
+    before = state([0.0, 4.0, -4.0], [0, 1, 2, 0, 0, 0])
+    before.maybe[3:] = True
+    clients = simulator([0, 4, -4, 4, -4, 0]).at("serve", seed)
+    serving = CFL(**HALF).serve(before, clients.through(LoseReplies(rate)))
+    known = dict(zip(serving.ids.tolist(), serving.cluster.tolist(), strict=True))
+    assert known.items() <= {0: 0, 1: 1, 2: 2, 3: 1, 4: 2, 5: 0}.items()
+    assert {0, 1, 2} <= known.keys(), "who is in a cluster need not answer"
+    assert rate < 1 or len(known) == 3
 
 
 def test_a_client_comes_back_only_to_where_its_cluster_went():

@@ -1,4 +1,4 @@
-"""Clients that are served a mixture of models."""
+"""Clients that are served a mixture of models, and what their scores add up to."""
 
 import json
 import math
@@ -11,8 +11,16 @@ import coterie
 from coterie import Classification, FedAvg, Federation, Regression, checks
 from coterie.core.algorithm import Serving, serve_clients
 from coterie.core.errors import CoterieError
+from coterie.core.task import TaskMetrics, task_metrics
 from coterie.engine.simulator import Simulator
-from coterie.evaluation.scoring import SimulatedScorer
+from coterie.evaluation.scoring import (
+    Evaluation,
+    SimulatedScorer,
+    SummedScores,
+    cluster_summary,
+    sum_scores,
+    summed_evaluation,
+)
 from tests.evaluation.fedem import FedEM
 from tests.tasks.taggers import tagging_federation, tagging_task
 
@@ -143,3 +151,32 @@ def test_models_of_sequences_can_be_mixed():
     run = coterie.simulate(FedEM(k=2, steps=2, lr=0.5), federation, task, rounds=2)
     assert run.serving.mixture.shape == (len(federation), 2)
     assert math.isfinite(run.metrics["loss"])
+
+
+def test_an_infinite_loss_is_that_of_its_own_cluster_only():
+    serving = Serving(torch.zeros(3, 1), torch.arange(4), torch.tensor([0, 1, 1, 0]))
+    clients = {"loss": torch.tensor([1.0, torch.inf, 2.0, 3.0])}
+    sizes, means = cluster_summary(Evaluation(serving, TaskMetrics({}, clients)))
+    assert sizes.tolist() == [2, 2, 0]
+    assert means["loss"].tolist() == [2.0, torch.inf, 0.0]
+
+
+@pytest.mark.parametrize("cuts", [[5], [2, 3], [1, 1, 1, 1, 1]])
+def test_sums_over_clients_are_worth_what_they_are_worth_one_by_one(cuts):
+    task, generator = checks.small_task(), torch.Generator().manual_seed(0)
+    scores = torch.rand(5, 2 + 3 * 3, generator=generator, dtype=torch.float64) + 0.5
+    cluster = torch.tensor([2, 0, 0, 2, 0])
+    serving = Serving(torch.zeros(3, 1), torch.arange(5), cluster)
+    alone = Evaluation(serving, task_metrics(task, scores))
+    parts = [
+        sum_scores(task, own, where, 3)
+        for own, where in zip(scores.split(cuts), cluster.split(cuts), strict=True)
+    ]
+    whole = SummedScores(*map(sum, zip(*parts, strict=True)))
+    found = summed_evaluation(task, serving, whole)
+    assert found.summary.metrics == pytest.approx(alone.summary.metrics)
+    assert found.summary.clients == {}
+    expected = cluster_summary(alone)
+    assert found.groups.sizes.tolist() == expected.sizes.tolist() == [3, 0, 2]
+    for name, means in expected.means.items():
+        torch.testing.assert_close(found.groups.means[name], means)

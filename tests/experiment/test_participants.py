@@ -1,9 +1,12 @@
+from functools import partial
+
+import numpy as np
 import pytest
 import torch
 
 import coterie
 from coterie import CFL, FPFC, IFCA, FedAvg, FeSEM, Local
-from coterie.core.errors import SettingError
+from coterie.core.errors import CheckpointError, SettingError
 from coterie.core.sampling import Poisson
 from coterie.experiment.run import Run
 from coterie.experiment.settings import RunSettings
@@ -82,3 +85,70 @@ def test_replies_are_told_of_as_chunks_come_in(digits):
 def test_more_clients_per_round_than_there_are_is_refused(digits):
     with pytest.raises(SettingError, match="at most the number of clients, 8, got 9"):
         coterie.simulate(FedAvg(), *digits, per_round=9)
+
+
+class Shift:
+    """Every second client, from another one in each round; it counts how often it is asked."""
+
+    def __init__(self, first, rates=(0.5,), generator=None):
+        self.first, self.rates, self.generator = first, rates, generator
+        self._asked = 0
+
+    def draw(self, round, population, generator, at_least=0):
+        self._asked += 1
+        ids = torch.arange((self.first + round) % 2, population, 2)
+        return ids if len(ids) >= at_least else torch.arange(population)
+
+
+class OtherShift(Shift):
+    """The same under another name."""
+
+
+def every(step, first=0):
+    return lambda t: range(first, 8, step)
+
+
+def of_round(t, *, step=2):
+    return range(t % step, 8, step)
+
+
+@pytest.mark.parametrize(
+    ("one", "same", "others"),
+    [
+        (Shift(0), Shift(0), [Shift(1), Shift(0, (0.5, 1.0)), OtherShift(0), every(2), None]),
+        (every(2), every(2), [every(4), every(2, first=1), of_round, Shift(0), None]),
+        (
+            partial(of_round, step=2),
+            partial(of_round, step=2),
+            [partial(of_round, step=4), of_round, None],
+        ),
+        (Poisson(0.5), Poisson(0.5), [Poisson(0.25), None]),
+        (Shift(0, np.ones(2)), Shift(0, np.ones(2)), [Shift(0, np.zeros(2)), Shift(0, [1.0, 1.0])]),
+        (
+            Shift(0, torch.ones(2), np.random.default_rng(0)),
+            Shift(0, torch.ones(2), np.random.default_rng(1)),
+            [Shift(0, torch.zeros(2), np.random.default_rng(0))],
+        ),
+    ],
+    ids=["object", "closure", "partial", "built-in", "array", "generator"],
+)
+def test_a_folder_is_resumed_with_its_own_participants_only(digits, tmp_path, one, same, others):
+    settings = {"folder": tmp_path, "rounds": 2, "per_round": 1}
+    before = coterie.simulate(FedAvg(), *digits, participants=one, **settings)
+    for other in others:
+        with pytest.raises(CheckpointError, match="other settings, data or participants"):
+            coterie.simulate(FedAvg(), *digits, participants=other, resume=True, **settings)
+    settings["rounds"] = 3
+    after = coterie.simulate(FedAvg(), *digits, participants=same, resume=True, **settings)
+    assert after.rounds == 3
+    assert [r["metrics"] for r in after.records[:2]] == [r["metrics"] for r in before.records]
+
+
+def test_the_participants_of_a_grid_are_those_it_was_begun_with(digits, tmp_path):
+    settings = {"folder": tmp_path, "rounds": 2, "grid": {"lr": [0.1, 0.2]}}
+    coterie.simulate(FedAvg(), *digits, participants=Shift(0), **settings)
+    with pytest.raises(CheckpointError, match="other settings, data or participants"):
+        coterie.simulate(FedAvg(), *digits, participants=Shift(1), resume=True, **settings)
+    settings["rounds"] = 3
+    run = coterie.simulate(FedAvg(), *digits, participants=Shift(0), resume=True, **settings)
+    assert run.rounds == 3

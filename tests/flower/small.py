@@ -29,8 +29,8 @@ class SmallApp:
     schema = None
     fingerprint = "small"
 
-    def __init__(self, algorithm, sizes=SIZES, network=None, **settings):
-        self.federation, task = small_federation(sizes), task_for(algorithm)
+    def __init__(self, algorithm, sizes=SIZES, network=None, order=None, **settings):
+        self.federation, task = small_federation(sizes, order), task_for(algorithm)
         self.network = NetworkSettings(**{"nodes": 3, **(network or {})})
         data = SimpleNamespace(class_count=None, pixel_scale=None)
         self.plan = SimpleNamespace(
@@ -80,6 +80,7 @@ class SmallGrid(FakeGrid):
         self.fault = fault
         self.faults = 0
         self.uploaded = []  # what replies to steps brought: node, header of the message, tensors
+        self.scored = []  # the same of replies to scorings
         self.again = []  # replies that come twice
 
     def push_messages(self, messages):
@@ -91,11 +92,10 @@ class SmallGrid(FakeGrid):
 
     def deliver(self, node, name, reply):
         assert not reply.has_error(), reply.error
-        step = self.header["do"] == "step"
-        if step:
-            self.uploaded.append((node, self.header, decode_packet(reply.content).tensors))
-        asked = step or self.header["do"] == "score"
-        fault = self.fault(node, self.header) if asked else None
+        kept = {"step": self.uploaded, "score": self.scored}.get(self.header["do"])
+        if kept is not None:
+            kept.append((node, self.header, decode_packet(reply.content).tensors))
+        fault = None if kept is None else self.fault(node, self.header)
         self.faults += fault is not None
         if fault == "lost":
             return

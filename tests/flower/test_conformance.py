@@ -8,7 +8,7 @@ import torch
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
 from coterie.checks import short_run, small_federation
-from coterie.core.algorithm import least_samples
+from coterie.core.algorithm import least_samples, traits_of
 from coterie.core.errors import CoterieWarning
 from coterie.core.state import state_tensors
 from tests.flower.small import SIZES, SmallApp, SmallGrid, draw_faults, run_over
@@ -36,10 +36,10 @@ def sizes(name):
     return [max(least_samples(CASES[name]), size) for size in SIZES]
 
 
-def over_network(name, folder, fault=lambda node, header: None, **network):
+def over_network(name, folder, fault=lambda node, header: None, withhold="nothing", **network):
     """The run of a case over three nodes, and the grid."""
     settings = {"timeout": 0.005, "patience": 60.0, "quorum": 1.0, **network}
-    app = SmallApp(CASES[name], sizes(name), network=settings, rounds=ROUNDS)
+    app = SmallApp(CASES[name], sizes(name), network=settings, rounds=ROUNDS, withhold=withhold)
     grid = SmallGrid(app, folder, fault)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CoterieWarning)
@@ -60,6 +60,28 @@ def test_without_faults_it_is_the_simulated_run(name, tmp_path, simulated):
     assert_alike(run, simulated(name))
     assert [record["answered"] for record in run.records] == [len(SIZES)] * ROUNDS
     assert {record["refused"] + record["silent"] for record in run.records} == {0}
+
+
+WITHHOLDS = [n for n, a in CASES.items() if traits_of(a).withholds and n != "ifca-stable"]
+
+
+@pytest.mark.parametrize("name", WITHHOLDS)
+def test_with_clusters_withheld_it_is_the_simulated_run(name, tmp_path, simulated):
+    run, _ = over_network(
+        name, tmp_path, draw_faults(name, late=0.1, repeated=0.1), withhold="clusters"
+    )
+    blind = short_run(CASES[name], small_federation(SIZES), rounds=ROUNDS, withhold="clusters")
+    assert_alike(run, blind)
+    found = state_tensors(run.state)
+    for path, value in state_tensors(simulated(name).state).items():
+        if value.is_floating_point():
+            torch.testing.assert_close(found[path], value, rtol=1e-6, atol=1e-6)
+    for one, other in zip(run.records, blind.records, strict=True):
+        assert one["metrics"] == pytest.approx(other["metrics"], rel=1e-9)
+        assert one["sizes"] == other["sizes"]
+        assert one["by_cluster"].keys() == other["by_cluster"].keys()
+        for metric, values in one["by_cluster"].items():
+            assert values == pytest.approx(other["by_cluster"][metric], abs=2e-6)
 
 
 @pytest.mark.parametrize("name", CASES)

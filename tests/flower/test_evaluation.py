@@ -1,4 +1,5 @@
 import json
+import warnings
 from types import SimpleNamespace
 
 import pytest
@@ -6,9 +7,15 @@ import torch
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
-from coterie.flower.evaluation import NetworkScorer
-from coterie.flower.wire import decode_packet
+from coterie import IFCA as Method
+from coterie import HypCluster
+from coterie.checks import small_task
+from coterie.core.algorithm import Serving
+from coterie.core.errors import CoterieError, CoterieWarning
+from coterie.flower.evaluation import NetworkScorer, SumExchange
+from coterie.flower.wire import BadPacket, Packet, decode_packet
 from tests.flower.fake import IFCA, FakeGrid, an_error, deployed, make_app, simulated, thirds
+from tests.flower.small import SmallApp, SmallGrid, run_over
 
 
 def test_metrics_keep_their_names_when_nodes_come_and_go():
@@ -60,3 +67,112 @@ def test_nodes_that_are_silent_in_the_last_evaluation_cost_their_clients(tmp_pat
     assert "loss" in run.metrics
     assert torch.equal(run.clusters, whole.clusters)
     assert run.warnings  # that nodes replied with an error
+
+
+# Two clients of every node change places, with their data and so with their clusters.
+SWAPPED = torch.tensor([1, 0, 2, 4, 3, 5, 7, 6, 8])
+
+
+@pytest.mark.parametrize(
+    "algorithm", [Method(k=2, start="random"), HypCluster(k=2, start="random")], ids=str
+)
+@pytest.mark.parametrize("withhold", ["clusters", "nothing"])
+def test_where_clusters_are_withheld_the_server_cannot_tell_clients_of_a_node_apart(
+    tmp_path, algorithm, withhold
+):
+    seen = []
+    for name, order in (("one", None), ("other", SWAPPED)):
+        app = SmallApp(algorithm, [8] * 9, order=order, rounds=2, withhold=withhold)
+        grid = SmallGrid(app, tmp_path / name)
+        run_over(grid, app)
+        seen.append([each for each in grid.uploaded + grid.scored if each[1].get("trains") != 0])
+    assert len(seen[0]) == len(seen[1]) > 6
+    pairs = [
+        (one[2][name].double(), other[2][name].double())
+        for one, other in zip(*seen, strict=True)
+        for name in one[2]
+    ]
+    alike = [one.shape == other.shape and torch.allclose(one, other) for one, other in pairs]
+    assert all(alike) == (withhold == "clusters")
+
+
+def test_where_clusters_are_withheld_nobody_is_placed_on_a_map(tmp_path):
+    for words in (IFCA, ["fedavg", *IFCA[1:6], "rounds=2"]):
+        out = tmp_path / words[0]
+        run = deployed(out, [*words, "withhold=clusters"])
+        clients = json.loads((out / "run" / "clients.json").read_text())
+        assert clients["map"] == ""
+        assert clients["clients"]["x"] in (None, [None] * 6)
+        assert (out / "run" / "report.html").exists()
+        assert run.metrics["accuracy"] == pytest.approx(simulated(words).metrics["accuracy"])
+
+
+@pytest.mark.parametrize("silent", [(3,), (1, 2, 3)])
+def test_nodes_that_are_silent_cost_their_clients_where_clusters_are_withheld(tmp_path, silent):
+    def fault(node, header):
+        return "lost" if header["do"] == "score" and node in silent else None
+
+    network = {"timeout": 0.005, "patience": 0.3, "quorum": 0.3}
+    app = SmallApp(Method(k=2), network=network, rounds=2, withhold="clusters")
+    grid = SmallGrid(app, tmp_path, fault)
+    if len(silent) == 3:
+        with pytest.raises(CoterieError, match="0 of 9 clients replied"):
+            run_over(grid, app)
+        return
+    run = run_over(grid, app)
+    assert run.evaluation.serving.ids.tolist() == [0, 1, 2, 3, 4, 5]
+    assert int(run.evaluation.groups.sizes.sum()) == 6
+    assert set(run.records[-1]["by_cluster"]) == {"accuracy", "loss"}
+
+
+def test_a_client_that_is_alone_on_its_node_is_named_where_clusters_are_withheld(tmp_path):
+    sizes = {"small": [6, 7, 8, 9], "large": [6, 7, 8, 9, 5, 6]}
+    for name, own in sizes.items():
+        app = SmallApp(Method(k=2, start="random"), own, rounds=1, withhold="clusters")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", CoterieWarning)
+            run = run_over(SmallGrid(app, tmp_path / name), app)
+        alone = [text for text in run.warnings if "alone on it: 0, 1" in text]
+        assert len(alone) == (name == "small")
+
+
+def sums(**change):
+    good = {
+        "total": torch.rand(2 + 3 * 3, dtype=torch.float64),
+        "clients": torch.tensor([2, 0]),
+        "metrics": torch.rand(3, 2, dtype=torch.float64),
+    }
+    tensors = {name: value for name, value in (good | change).items() if value is not None}
+    header = {"fields": list(tensors), "kept": False, "lost": [], "seconds": 0.1, "startup": 0.0}
+    return Packet(header, tensors)
+
+
+IDS = torch.tensor([4, 7])
+BLIND = Serving(torch.zeros(2, 5), IDS, torch.tensor([-1, -1]))
+
+
+def test_sums_that_can_be_true_are_read():
+    found = SumExchange(BLIND, "test", small_task()).read(IDS, sums())
+    assert found.upload.clients.tolist() == [[2, 0]]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"clients": torch.tensor([1, 2])}, "2 together"),
+        ({"clients": torch.tensor([3, -1])}, "2 together"),
+        ({"clients": torch.tensor([2.0, 0.0])}, "whole numbers"),
+        ({"clients": torch.tensor([2])}, "one for each cluster"),
+        ({"metrics": torch.rand(3, 3, dtype=torch.float64)}, "sums of accuracy, f1, loss"),
+        ({"metrics": torch.rand(2, 2, dtype=torch.float64)}, "sums of accuracy, f1, loss"),
+        ({"metrics": torch.rand(3, 2)}, "sums of accuracy, f1, loss"),
+        ({"total": torch.zeros(1)}, "what scores add up to"),
+        ({"total": torch.tensor(1.0)}, "what scores add up to"),
+        ({"total": None}, "score returns total, clients, metrics"),
+        ({"scores": torch.rand(2, 5)}, "score returns total, clients, metrics"),
+    ],
+    ids=str,
+)
+def test_sums_that_clients_cannot_have_made_are_refused(change, says):
+    with pytest.raises(BadPacket, match=says):
+        SumExchange(BLIND, "test", small_task()).read(IDS, sums(**change))

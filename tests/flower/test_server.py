@@ -1,10 +1,14 @@
 """A run goes on after its server has died."""
 
+from functools import wraps
+from pathlib import Path
+
 import pytest
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
-from coterie.core.errors import CheckpointError, CoterieError, SettingError
+from coterie.core.clients import is_client_step
+from coterie.core.errors import CheckpointError, CoterieError
 from coterie.flower.wire import decode_packet
 from tests.flower.fake import DIGITS, IFCA, FakeGrid, alike, deployed, make_app, simulated, thirds
 
@@ -51,6 +55,82 @@ def test_a_run_with_other_settings_is_not_resumed(tmp_path):
         deployed(tmp_path, [*IFCA, "lr=0.2"], resume=True)
 
 
-def test_clusters_cannot_be_withheld_over_a_network(tmp_path):
-    with pytest.raises(SettingError, match="`withhold` must be nothing over a network"):
-        deployed(tmp_path, [*IFCA, "withhold=clusters"])
+def snapshot(folder):
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize("words", [["fedavg", *DIGITS, "rounds=2"], ["ditto", *DIGITS, "rounds=2"]])
+def test_runs_take_nothing_from_the_owner_of_a_node(tmp_path, words):
+    """As it was, one run of FedAvg removed three of four folders and said nothing."""
+    files = thirds(tmp_path)
+    for file in files:  # `memory` is a folder that holds others
+        for name in ("photos", "letters", "0a1b2c3d4e5f6071", "work"):
+            (Path(file.memory) / name / "old").mkdir(parents=True)
+            (Path(file.memory) / name / "old" / "kept.safetensors").write_bytes(b"precious")
+    before = snapshot(tmp_path)
+    grid = FakeGrid(make_app(*words), files)
+    for number in range(3):
+        deployed(tmp_path / f"out{number}", words, grid=grid, attempt=str(number))
+    after = snapshot(tmp_path)
+    assert {path: after.get(path) for path in before} == before
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["local", *DIGITS], ["ditto", *DIGITS], ["fpfc", *DIGITS, "lam=0.5"]],
+    ids=lambda words: words[0],
+)
+def test_a_paused_run_goes_on_after_others_on_the_same_nodes(tmp_path, words):
+    """As it was, local and FPFC could not go on, and Ditto began anew without a word."""
+    words = [*words, "rounds=4", "checkpoint=1"]
+    grid = FakeGrid(make_app(*words), thirds(tmp_path))
+    push = grid.push_messages
+
+    def pause_in_the_third_round(messages):
+        names = push(messages)
+        if any(decode_packet(m.content).header.get("round") == 2 for m in messages):
+            raise Died
+        return names
+
+    grid.push_messages = pause_in_the_third_round
+    with pytest.raises(Died):
+        deployed(tmp_path, words, grid=grid)
+    grid.push_messages = push
+    for number, others in enumerate((words, ["fedavg", *DIGITS, "rounds=2"]), 2):
+        deployed(tmp_path / f"other{number}", others, grid=grid, attempt=str(number))
+    run = deployed(tmp_path, words, grid=grid, attempt="4", resume=True)
+    other = simulated(words)
+    alike(run, other)
+    assert run.metrics == pytest.approx(other.metrics, rel=1e-6)
+
+
+@pytest.mark.parametrize("words", [IFCA, ["fpfc", *DIGITS, "lam=0.5", "rounds=2"]])
+def test_client_steps_run_on_nodes_and_nowhere_else(tmp_path, words, monkeypatch):
+    """As it was, the server ran each of them itself, to learn the shapes of replies."""
+    app, places = make_app(*words), []
+
+    class Marked(FakeGrid):
+        answering = 0
+
+        def answer(self, node, message):
+            self.answering = node
+            reply = super().answer(node, message)
+            self.answering = 0
+            return reply
+
+    grid = Marked(app, thirds(tmp_path))
+
+    def marked(step):
+        @wraps(step)
+        def run(*arguments, **message):
+            places.append(grid.answering)
+            return step(*arguments, **message)
+
+        return run
+
+    kind = type(app.plan.algorithm)
+    for name in dir(kind):
+        if is_client_step(getattr(kind, name)):
+            monkeypatch.setattr(kind, name, marked(getattr(kind, name)))
+    deployed(tmp_path, words, grid=grid)
+    assert set(places) == {1, 2, 3}

@@ -1,6 +1,7 @@
 """What replies must look like follows from the roles of their fields and from each other."""
 
 import functools
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import pytest
@@ -10,16 +11,17 @@ from torch import Tensor
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
 from coterie import FedAvg, FeSEM, KFed, OneShot
+from coterie.channel.lost_replies import LoseReplies
 from coterie.checks import short_run, small_federation
 from coterie.core.clients import Call, Stacked, on_client
-from coterie.core.errors import CoterieError
+from coterie.core.errors import CoterieError, SettingError
 from coterie.core.fields import Cluster, Loss, Model, Size
 from coterie.core.state import state_tensors
 from coterie.flower.outliers import OutlierFilter
 from coterie.flower.replies import NodeReply
 from coterie.flower.step_exchange import StepExchange, upload_type
 from coterie.flower.wire import BadPacket, Packet
-from coterie.vectors.folds import ByCluster
+from coterie.vectors.folds import ByCluster, WeightedRows
 from tests.flower.fake import DIGITS, deployed, edited
 from tests.flower.small import SIZES, SmallApp, SmallGrid, run_over
 
@@ -183,3 +185,41 @@ def test_the_last_refusal_is_named_when_a_run_ends(tmp_path):
         CoterieError, match=r"4 of 6 clients .* the last that failed replied with what"
     ):
         deployed(tmp_path / "two", words, {3: bad}, quorum=1.0, patience=0.3)
+
+
+@dataclass(frozen=True)
+class Own(ByCluster):
+    """A fold that nodes do not know."""
+
+
+@dataclass(frozen=True)
+class Drop:
+    """A filter that nodes do not know."""
+
+    def apply(self, call, ids, upload):
+        return ids[:0], upload
+
+
+@pytest.mark.parametrize(
+    ("fold", "channel", "refused"),
+    [
+        (ByCluster(5, {"weights": "models"}), (), False),
+        (ByCluster(5, {"weights": "models"}), (LoseReplies(0.1),), False),
+        (WeightedRows(5, "regret", {"weights": "models"}), (), False),
+        (Stacked(), (Drop(),), False),  # what a start asks for is another matter
+        (Own(5, {"weights": "models"}), (), True),
+        (ByCluster(5, {"weights": "models"}), (Drop(),), True),
+    ],
+    ids=["sums", "lost", "rows", "start", "own fold", "own channel"],
+)
+def test_what_is_withheld_is_added_up_on_nodes_or_refused(fold, channel, refused):
+    models = torch.zeros(5, 3)
+    call = Call(Method().act, IDS, 0, (0, "round", 0, 0), {"models": models}, channel=channel)
+    for withheld in (False, True):
+        asked = call._replace(withheld=withheld)
+        if refused and withheld:
+            with pytest.raises(SettingError, match=r"over a network where Method.act .* add up"):
+                StepExchange(asked, fold, ENROLLED)
+            continue
+        folds = StepExchange(asked, fold, ENROLLED).folds(IDS[:1])
+        assert folds == (withheld and not isinstance(fold, Stacked))

@@ -140,6 +140,7 @@ class Call(NamedTuple):
     trains: bool = True  # False: nothing that clients keep may change
     channel: tuple[Filter, ...] = ()  # what uploads go through, in this order
     listener: Listener | None = None
+    withheld: bool = False  # whether sums are all that the server may see of a fold that only adds
 
 
 class Fold(Protocol[Result]):

@@ -143,6 +143,7 @@ class RoundClients:
             trains=self.purpose != "serve",
             channel=self._channel,
             listener=self._listener,
+            withheld=self.withheld,
         )
         self._calls[0] += 1
         if self._listener is not None:

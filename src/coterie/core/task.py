@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -46,12 +47,14 @@ class MetricSums:
         """
         if self.total is None:
             return TaskMetrics({}, {})
-        pooled = self.task.metrics(self.total[None])
-        metrics = {name: float(value) for name, value in pooled.items()}
-        for name, values in self.client_metrics.items():
-            if name != "loss":
-                metrics[f"{name}_macro"] = float(values.mean())
-        return TaskMetrics(metrics, self.client_metrics)
+        means = {name: float(values.mean()) for name, values in self.client_metrics.items()}
+        return TaskMetrics(summary_metrics(self.task, self.total, means), self.client_metrics)
+
+
+def summary_metrics(task: Task, total: Tensor, means: Mapping[str, float]) -> dict[str, float]:
+    """The metrics that the sums [s] over all clients make, and `_macro`: `means` over clients."""
+    metrics = {name: float(value) for name, value in task.metrics(total[None]).items()}
+    return metrics | {f"{name}_macro": mean for name, mean in means.items() if name != "loss"}
 
 
 def task_metrics(task: Task, scores: Tensor) -> TaskMetrics:

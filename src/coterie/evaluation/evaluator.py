@@ -43,10 +43,10 @@ class Evaluator:
         """
         scorer = self.scorer
         if not scorer.tested:
-            return scorer.score(self.serve(state), "train", with_map=True)
+            return scorer.score(self.serve(state), "train", with_map=not self.withheld)
         if not self.federation.unseen:
             by = "test" if self.protocol == "test-loss" else "train"
-            return scorer.score(self.serve(state, by), "test", with_map=True)
+            return scorer.score(self.serve(state, by), "test", with_map=not self.withheld)
         serving = self.serve(state, "test")
         if serving.adapt is None:
             return scorer.score(serving, "test")
@@ -110,14 +110,15 @@ class Evaluator:
     def map(self, serving: Serving) -> tuple[str, Tensor]:
         """What the map is drawn from, and a point for each client that trains, [m, 2].
 
-        The point of a client that is not served or did not answer is NaN.
+        The point of a client that is not served or did not answer is NaN. There is no map where
+        clusters are withheld: it would show them.
         """
         count = len(self.federation)
         if bool((serving.ids >= count).any()):  # these are others; all that train are placed
             everyone = torch.arange(count)
             serving = serving._replace(ids=everyone, cluster=torch.zeros_like(everyone))
         points = torch.full((count, 2), math.nan, dtype=torch.float64)
-        ids, rows = self.scorer.map_rows(serving)
+        ids, rows = (serving.ids[:0], points) if self.withheld else self.scorer.map_rows(serving)
         if not len(ids):
             return "", points
         what, points[ids] = place_clients(rows, compares_losses(serving))

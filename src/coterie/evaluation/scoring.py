@@ -14,7 +14,7 @@ from torch import Tensor
 from coterie.core.algorithm import Serving
 from coterie.core.cohort import Cohort
 from coterie.core.population import Population, RoundClients
-from coterie.core.task import MetricSums, TaskMetrics
+from coterie.core.task import MetricSums, Task, TaskMetrics, summary_metrics
 from coterie.data.federation import Federation
 from coterie.engine.simulator import Simulator
 from coterie.evaluation.client_map import compares_losses, losses_or_gradients
@@ -35,6 +35,14 @@ class ClusterSummary(NamedTuple):
 
     sizes: Tensor  # [k] clients
     means: dict[str, Tensor]  # metric -> [k] its mean over them
+
+
+class SummedScores(NamedTuple):
+    """What the scores of clients add up to, where nothing is told of single ones."""
+
+    total: Tensor  # [s] the task's sums
+    clients: Tensor  # [k] how many are in each cluster
+    metrics: Tensor  # [j, k] over those in it, the sum of each metric that the task has
 
 
 class Evaluation(NamedTuple):
@@ -208,11 +216,30 @@ def withhold_clients(evaluation: Evaluation, serving: Serving) -> Evaluation:
 
 def cluster_summary(evaluation: Evaluation) -> ClusterSummary:
     """The clients of every cluster, and the mean over them of each metric of single clients."""
-    serving, clients = evaluation.serving, evaluation.summary.clients
-    member = (serving.cluster[:, None] == torch.arange(len(serving.models))).double()  # [m, k]
-    sizes = member.sum(0)
-    means = {n: value.double() @ member / sizes.clamp_min(1) for n, value in clients.items()}
-    return ClusterSummary(sizes.long(), means)
+    cluster, k = evaluation.serving.cluster, len(evaluation.serving.models)
+    sizes = torch.bincount(cluster, minlength=k)
+    sums = {n: sum_by_cluster(v, cluster, k) for n, v in evaluation.summary.clients.items()}
+    return ClusterSummary(sizes, {n: each / sizes.clamp_min(1) for n, each in sums.items()})
+
+
+def sum_by_cluster(values: Tensor, cluster: Tensor, k: int) -> Tensor:
+    """The sum over the clients of each cluster [k] of their values [m]."""
+    return torch.zeros(k, dtype=torch.float64).index_add(0, cluster, values.double())
+
+
+def sum_scores(task: Task, scores: Tensor, cluster: Tensor, k: int) -> SummedScores:
+    """What the scores [m, s] of clients add up to that are in `cluster` [m] of k."""
+    metrics = [sum_by_cluster(values, cluster, k) for values in task.metrics(scores).values()]
+    return SummedScores(scores.sum(0), torch.bincount(cluster, minlength=k), torch.stack(metrics))
+
+
+def summed_evaluation(task: Task, serving: Serving, sums: SummedScores) -> Evaluation:
+    """The evaluation of which only sums over clients are known."""
+    names, sizes = list(task.metrics(sums.total[None])), sums.clients
+    by_cluster = dict(zip(names, sums.metrics / sizes.clamp_min(1), strict=True))
+    means = dict(zip(names, (sums.metrics.sum(1) / sizes.sum()).tolist(), strict=True))
+    told = TaskMetrics(summary_metrics(task, sums.total, means), {})
+    return Evaluation(serving, told, groups=ClusterSummary(sizes, by_cluster))
 
 
 def score_by_label(cohort: Cohort, models: Tensor, label: Tensor) -> Tensor:

@@ -56,7 +56,9 @@ def load_checkpoint(path: Path, *runs: str) -> Checkpoint:
     try:
         with safe_open(path, framework="pt") as file:
             facts = dict(file.metadata() or {})
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            # Cloned, to lie where a tensor lies that was computed: the last bit of a sum may depend
+            # on how its address is aligned.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
         raise CheckpointError(f"the checkpoint {path} is damaged: {error}") from error
     if facts.get("format") != FORMAT:
@@ -68,8 +70,8 @@ def load_checkpoint(path: Path, *runs: str) -> Checkpoint:
         )
     if facts["run"] not in runs:
         raise CheckpointError(
-            f"the checkpoint {path} belongs to another run: other settings, other data or another "
-            "network"
+            f"the checkpoint {path} belongs to another run: other settings, data or participants, "
+            "or another network"
         )
     return Checkpoint(int(facts["rounds"]), runs[0], tensors, json.loads(facts["notes"]))
 
@@ -90,9 +92,12 @@ def run_fingerprint(
     task: Task,
     federation: Federation,
     initial: Tensor | None = None,
+    sampling: list[Any] | None = None,
     rounds: int | None = None,
 ) -> str:
     """What a checkpoint must agree on: algorithm, settings, data, network and first models.
+
+    `sampling` tells how participants are drawn, where the settings do not.
 
     Not the number of rounds: a run may be given more of them. With `rounds`, what checkpoints of
     version 0.1 agreed on, which could not.
@@ -110,6 +115,7 @@ def run_fingerprint(
     frozen = frozen_digest(task.module)
     what += [["frozen", frozen]] if frozen else []
     what += [] if initial is None else [["initial", content_digest({"initial": initial}, {})]]
+    what += [] if sampling is None else [["sampling", sampling]]
     return json_digest(what)
 
 

@@ -37,7 +37,7 @@ from coterie.experiment.health import recorded_warnings
 from coterie.experiment.initial import Initial
 from coterie.experiment.participants import OnReply
 from coterie.experiment.run import OnRound, Run
-from coterie.experiment.run_result import run_config
+from coterie.experiment.run_result import run_config, write_outcome
 from coterie.experiment.settings import RunSettings, grid_text, setting_names
 from coterie.files import to_json, write_text
 from coterie.registry import algorithm_name
@@ -256,7 +256,7 @@ class Grid:
             run.folder = self.folder
             lines = "".join(to_json(record) + "\n" for record in run.records)
             write_text(self.folder.path / "rounds.jsonl", lines)
-            run.write_outcome(self.folder)
+            write_outcome(run, self.folder)
             self.folder.write_report()
 
     def _append(self, record: Record) -> None:

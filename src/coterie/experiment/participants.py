@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import inspect
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,6 +19,7 @@ from coterie.core.clients import Call, Clients, Filter, Traffic
 from coterie.core.errors import SettingError
 from coterie.core.population import Population, Purpose
 from coterie.core.sampling import FixedSize, Poisson, Sampling, draw_participants
+from coterie.experiment.checkpoint import content_digest
 from coterie.experiment.settings import RunSettings
 
 OnReply = Callable[[int, int], None]  # the round, 0 for the start, and its replies so far
@@ -56,6 +61,52 @@ def make_sampling(participants: Sampling | Callable[[int], Iterable[int]]) -> Sa
         "`participants` must be a function of the round that gives ids of clients, or an object "
         f"with `draw`, got {participants!r}"
     )
+
+
+def identify_sampling(sampling: object) -> list[Any]:
+    """What tells one sampling of a user's own from another, as JSON takes it.
+
+    It is known by its class and its public attributes, a function by its name, its defaults and
+    what it closes over. Of what is not plain data, such as a generator, only the class counts.
+
+    >>> identify_sampling(FixedSize(2)), identify_sampling(ChosenClients(max))
+    (['FixedSize', {'count': 2}], ['ChosenClients', {'choose': 'max'}])
+    """
+    names = getattr(sampling, "__dict__", getattr(sampling, "__slots__", ()))
+    own = {name: getattr(sampling, name) for name in names if not name.startswith("_")}
+    return [type(sampling).__name__, identify_values(own)]
+
+
+def identify_values(values: Mapping[str, Any], depth: int = 5) -> dict[str, Any]:
+    """Values by their names, each as JSON takes it; what lies deeper than `depth` is left out."""
+    return {name: identify_value(values[name], depth - 1) for name in sorted(values) if depth}
+
+
+def identify_value(value: Any, depth: int) -> Any:
+    """A value as JSON takes it."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Tensor | np.ndarray):
+        return content_digest({"": torch.as_tensor(value).cpu()}, {})
+    if isinstance(value, Mapping):
+        return identify_values({str(key): each for key, each in value.items()}, depth)
+    if isinstance(value, list | tuple | range):
+        return [identify_value(each, depth - 1) for each in value if depth]
+    if isinstance(value, set | frozenset):
+        return sorted(map(repr, value))
+    name = getattr(value, "__name__", type(value).__name__)
+    if isinstance(value, partial):
+        given = {"args": value.args, "keywords": value.keywords}
+        return [identify_value(value.func, depth), identify_values(given, depth)]
+    if inspect.isfunction(value):
+        closed = inspect.getclosurevars(value).nonlocals
+        defaults = {"defaults": value.__defaults__, **(value.__kwdefaults__ or {})}
+        return [name, identify_values({**closed, **defaults}, depth)]
+    if inspect.ismethod(value):
+        return [name, *identify_sampling(value.__self__)]
+    return name
 
 
 class Participants:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, replace
@@ -14,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from coterie.channel.metering import ByteMeter
-from coterie.core.algorithm import Algorithm, Serving, serve_clients, traits_of
-from coterie.core.errors import CoterieError, SettingError
+from coterie.core.algorithm import Algorithm, Serving, serve_clients
+from coterie.core.errors import CoterieError
 from coterie.core.population import Population
 from coterie.core.sampling import Sampling
 from coterie.core.task import Task
@@ -29,12 +28,11 @@ from coterie.experiment.client_model import client_module
 from coterie.experiment.folder import Record, RunFolder
 from coterie.experiment.frames import clients_frame, history_frame
 from coterie.experiment.initial import Initial, given_models
-from coterie.experiment.participants import OnReply
-from coterie.experiment.run_result import run_config, run_result
+from coterie.experiment.participants import OnReply, identify_sampling
+from coterie.experiment.run_result import run_config, run_result, write_outcome, write_run_page
 from coterie.experiment.settings import RunSettings
-from coterie.experiment.training import Training
+from coterie.experiment.training import Training, check_withholding
 from coterie.registry import algorithm_name
-from coterie.report.sample_sheets import sample_sheets
 from coterie.tasks.defaults import check_labelled
 from coterie.tensors.threads import adaptive_threads
 
@@ -81,16 +79,10 @@ class Run:
         values = {**asdict(algorithm), **asdict(settings)}  # type: ignore[call-overload]
         self.config = config or run_config(algorithm_name(algorithm), federation.name, values)
         if population is None or evaluator is None:
-            population = simulator = Simulator(
-                federation.train,
-                task,
-                seed=settings.seed,
-                chunk=settings.chunk,
-                device=settings.device,
-            )
-            scorer = SimulatedScorer(federation, simulator)
-            evaluator = Evaluator(algorithm, federation, scorer, settings.protocol)
+            population, evaluator = simulated_clients(algorithm, federation, task, settings)
         self.initial = None if initial is None else given_models(initial, task)  # [j, d]
+        # Taken now: what a sampling keeps may change while it draws.
+        self.sampling = None if sampling is None else identify_sampling(sampling)
         self.training = Training(
             population,
             evaluator,
@@ -192,13 +184,13 @@ class Run:
 
     @cached_property
     def fingerprint(self) -> str:
-        """What a checkpoint must agree on: algorithm, settings, data, network and first models."""
+        """What a checkpoint must agree on: all that decides what the run does but its rounds."""
         return self.fingerprint_with()
 
     def fingerprint_with(self, rounds: int | None = None) -> str:
         """The fingerprint, or that of earlier versions, with the number of rounds."""
         parts = (self.algorithm, self.settings, self.task, self.federation, self.initial)
-        return run_fingerprint(*parts, rounds=rounds)
+        return run_fingerprint(*parts, self.sampling, rounds)
 
     def use_ray(self, shards: int, address: str = "") -> AbstractContextManager[Any]:
         """Run the clients in `shards` Ray actors; called before anything else is done.
@@ -315,7 +307,7 @@ class Run:
         if self.folder is not None:
             if self.folder.rounds_saved < self.rounds:
                 self._save_checkpoint(self.folder)
-            self.write_outcome(self.folder)
+            write_outcome(self, self.folder)
             self.folder.write_report()
 
     def serve(self, federation: Federation) -> Tensor:
@@ -342,32 +334,16 @@ class Run:
         """The outcome in numbers, as `--json` prints it."""
         return run_result(self)
 
-    def write_outcome(self, folder: RunFolder) -> None:
-        """Write the files of a finished run: its result, its clients and samples of its data."""
-        folder.write("result.json", self.result)
-        folder.write("clients.json", self.training.outcome.tables)
-        sheets = sample_sheets(self.federation, self.clusters, self.labels, self.settings.seed)
-        if sheets:
-            folder.write("pictures.json", sheets)
-
     def report(self, path: str | Path = "report.html") -> Path:
         """Write a self-contained page about this run."""
-        if self.folder is not None:
-            return self.folder.write_report(Path(path))
-        with tempfile.TemporaryDirectory() as temporary:
-            folder = RunFolder.create(Path(temporary), self.config)
-            for record in self.records:
-                folder.append(record)
-            self.training.frames.save(folder.path)
-            self.write_outcome(folder)
-            folder.unlock()
-            return folder.write_report(Path(path))
+        return write_run_page(self, Path(path))
 
 
-def check_withholding(algorithm: Algorithm[Any], settings: RunSettings) -> None:
-    """Refuse to withhold what an algorithm cannot do without."""
-    if settings.withheld and not traits_of(algorithm).withholds:
-        raise SettingError(
-            f"`withhold` must be nothing for {type(algorithm).__name__}, whose server looks at "
-            f"single clients, got {settings.withhold}"
-        )
+def simulated_clients(
+    algorithm: Algorithm[Any], federation: Federation, task: Task, settings: RunSettings
+) -> tuple[Simulator, Evaluator]:
+    """The clients of a federation, simulated on this machine, and who scores on their data."""
+    chunk, device = settings.chunk, settings.device
+    clients = Simulator(federation.train, task, seed=settings.seed, chunk=chunk, device=device)
+    scorer = SimulatedScorer(federation, clients)
+    return clients, Evaluator(algorithm, federation, scorer, settings.protocol)

@@ -1,10 +1,14 @@
-"""What config.json and result.json say of a run."""
+"""What the files of a run say: config.json, and what a finished one leaves."""
 
 from __future__ import annotations
 
+import tempfile
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from coterie.experiment.folder import RunFolder
+from coterie.report.sample_sheets import sample_sheets
 from coterie.version import __version__
 
 if TYPE_CHECKING:
@@ -47,3 +51,26 @@ def run_result(run: Run) -> dict[str, Any]:
         "warnings": run.warnings,
         **run.chosen,
     }
+
+
+def write_outcome(run: Run, folder: RunFolder) -> None:
+    """Write the files of a finished run: its result, its clients and samples of its data."""
+    folder.write("result.json", run.result)
+    folder.write("clients.json", run.training.outcome.tables)
+    sheets = sample_sheets(run.federation, run.clusters, run.labels, run.settings.seed)
+    if sheets:
+        folder.write("pictures.json", sheets)
+
+
+def write_run_page(run: Run, path: Path) -> Path:
+    """Write a self-contained page about a run, whether it has a folder or not."""
+    if run.folder is not None:
+        return run.folder.write_report(path)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = RunFolder.create(Path(temporary), run.config)
+        for record in run.records:
+            folder.append(record)
+        run.training.frames.save(folder.path)
+        write_outcome(run, folder)
+        folder.unlock()
+        return folder.write_report(path)

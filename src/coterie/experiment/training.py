@@ -12,7 +12,7 @@ from torch import Tensor
 
 from coterie.channel.metering import ByteMeter
 from coterie.core import seeds
-from coterie.core.algorithm import Info, Start, check_least_samples
+from coterie.core.algorithm import Algorithm, Info, Start, check_least_samples, traits_of
 from coterie.core.errors import CoterieError, SettingError
 from coterie.core.population import Population
 from coterie.core.sampling import Sampling
@@ -239,3 +239,12 @@ def algorithm_metrics(algorithm: Any, info: Info, metrics: Mapping[str, float]) 
                 f"the metric {name} of {type(algorithm).__name__} must be a number, got {value!r}"
             ) from error
     return own
+
+
+def check_withholding(algorithm: Algorithm[Any], settings: RunSettings) -> None:
+    """Refuse to withhold what an algorithm cannot do without."""
+    if settings.withheld and not traits_of(algorithm).withholds:
+        raise SettingError(
+            f"`withhold` must be nothing for {type(algorithm).__name__}, whose server looks at "
+            f"single clients, got {settings.withhold}"
+        )

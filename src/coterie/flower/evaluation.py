@@ -1,4 +1,7 @@
-"""Scoring over a network: every client scores itself on its own data, and sends sums."""
+"""Scoring over a network: every client scores itself on its own data, and sends sums.
+
+Where the server is not told which client is in which cluster, its node adds them up first.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,15 @@ from torch import Tensor
 from coterie.core.algorithm import Serving
 from coterie.core.clients import merge_answers
 from coterie.core.population import RoundClients
-from coterie.core.task import MetricSums, task_metrics
+from coterie.core.task import MetricSums, Task, task_metrics
 from coterie.evaluation.client_map import compares_losses
-from coterie.evaluation.scoring import Evaluation, SampleClusters
+from coterie.evaluation.scoring import (
+    Evaluation,
+    SampleClusters,
+    SummedScores,
+    summed_evaluation,
+    withhold_clients,
+)
 from coterie.flower.clients import Network
 from coterie.flower.replies import NodeReply, check_fields, disagreement
 from coterie.flower.step_exchange import encode_step, without
@@ -44,6 +53,8 @@ class NetworkScorer:
     ) -> Evaluation:
         """Each client's sums on a part of its data; those that do not answer are left out."""
         assert samples_of is None, "a client of a network has only its own samples"
+        if serving.choose is not None:
+            return self._score_sums(serving, part)
         ids, answer = self._ask(serving, part, with_map)
         answered = torch.isin(serving.ids, ids)
         serving = serving.for_clients(answered)
@@ -82,15 +93,36 @@ class NetworkScorer:
         schema = self.network.app.schema
         classes = max(len(schema.classes), 1) if schema else MAX_CLASSES
         scores = ScoreExchange(serving, part, drawn, classes)
-        replies = self.network.ask("score", serving.ids, scores.contents, scores.read)
+        replies = self._replies(serving, scores)
+        ids, answer = merge_answers(*((each.ids, each.upload) for each in replies))
+        if with_map and answer is not None:
+            self._map = ids, answer.map
+        return ids, answer
+
+    def _score_sums(self, serving: Serving, part: str) -> Evaluation:
+        """Sums over the clients of every node, who choose their models themselves."""
+        task, replies = self.network.task, []
+        if len(serving.ids):
+            replies = self._replies(serving, SumExchange(serving, part, task))
+        ids, sums = torch.arange(0), SummedScores(*[torch.zeros(())] * 3)
+        for each in replies:
+            ids = torch.cat([ids, each.ids])
+            sums = SummedScores(
+                *(one + other[0] for one, other in zip(sums, each.upload, strict=True))
+            )
+        serving = serving.for_clients(torch.isin(serving.ids, ids))
+        if not replies:
+            return withhold_clients(Evaluation(serving, MetricSums(task, 0).finish()), serving)
+        return summed_evaluation(task, serving, sums)
+
+    def _replies(self, serving: Serving, exchange: ScoreExchange | SumExchange) -> list[NodeReply]:
+        """What nodes reply to an exchange; those that differ from most are refused."""
+        replies = self.network.ask("score", serving.ids, exchange.contents, exchange.read)
         refused: dict[int, str] = {}
         for place, reason in disagreement("score", replies).items():
             refused |= dict.fromkeys(replies[place].ids.tolist(), reason)
         self.network.report_refused(refused)
-        ids, answer = merge_answers(*((r.ids, r.upload) for r in without(replies, refused)))
-        if with_map and answer is not None:
-            self._map = ids, answer.map
-        return ids, answer
+        return without(replies, refused)
 
 
 class ScoreExchange:
@@ -136,3 +168,45 @@ class ScoreExchange:
             if tuple(counts.shape) != shape or counts.dtype != torch.int64 or (counts < 0).any():
                 raise BadPacket(f"counts must be {list(shape)} whole numbers from 0 on")
         return NodeReply(ids, self.kind(**{name: reply.tensor(name) for name in self.fields}))
+
+
+class SumExchange:
+    """What crosses when clients choose their models and nodes send sums over them.
+
+    part  of the clients' data that they score on
+    """
+
+    def __init__(self, serving: Serving, part: str, task: Task) -> None:
+        self.serving, self.part, self.task = serving, part, task
+
+    def contents(self, ids: Tensor) -> Packet:
+        """What the message to the node of clients `ids` says; models are sent once."""
+        serving, step = self.serving, self.serving.choose
+        assert step is not None
+        header, tensors = encode_step(step, {}, ids)
+        same = (name for name, value in tensors.items() if torch.equal(value, serving.models))
+        header["models"] = next(same, "models")
+        tensors.setdefault(header["models"], serving.models)
+        header |= {"part": self.part, "map": "", "use": "choose", "by": serving.chosen_by}
+        return Packet(header, tensors)
+
+    def read(self, ids: Tensor, reply: Packet) -> NodeReply:
+        """The reply of the node of clients `ids`: a row of sums."""
+        check_fields("score", list(SummedScores._fields), reply)
+        found = SummedScores(*(reply.tensor(name) for name in SummedScores._fields))
+        k = len(self.serving.models)
+        if found.clients.shape != (k,) or found.clients.dtype != torch.int64:
+            raise BadPacket(f"clients must be {k} whole numbers, one for each cluster")
+        if bool((found.clients < 0).any()) or int(found.clients.sum()) != len(ids):
+            raise BadPacket(f"the clients of all clusters must be {len(ids)} together")
+        names = self.metric_names(found.total)
+        if found.metrics.shape != (len(names), k) or found.metrics.dtype != torch.float64:
+            raise BadPacket(f"metrics must be {[len(names), k]}, sums of {', '.join(names)}")
+        return NodeReply(ids, SummedScores(*(value[None] for value in found)))
+
+    def metric_names(self, total: Tensor) -> list[str]:
+        """The metrics that sums [s] make; sums that make none are refused."""
+        try:
+            return list(self.task.metrics(total[None]))
+        except (RuntimeError, IndexError, ValueError) as error:
+            raise BadPacket(f"total does not hold what scores add up to: {error}") from error

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
 
-from coterie.core.clients import Fold
+from coterie.core.clients import Fold, declared_fold, is_client_step
+from coterie.core.errors import SettingError
 from coterie.core.fields import Role, roles
 from coterie.flower.plain_data import can_cross
 from coterie.flower.wire import BadPacket, Packet
@@ -22,12 +23,30 @@ from coterie.vectors.cluster_sums import WEIGHT, PartialSums, sent_rows
 from coterie.vectors.folds import ByCluster, WeightedRows
 
 CLUSTER = "cluster of each"  # the tensor that says in which cluster each client is
+FOLDS = ByCluster, WeightedRows  # that nodes know
 INDEX_BYTES = 8  # of a cluster or a size in an upload
+
+
+def nodes_can_fold(fold: Fold[Any]) -> TypeGuard[ByCluster | WeightedRows]:
+    """Whether a node can be told to make the same fold, and the server to read its sums."""
+    return type(fold) in FOLDS and can_cross(fold)
+
+
+def check_steps_fold(algorithm: object) -> None:
+    """Refuse an algorithm with a client step whose uploads nodes cannot add up."""
+    for name in dir(type(algorithm)):
+        step = getattr(type(algorithm), name)
+        fold = declared_fold(step) if is_client_step(step) else None
+        if fold not in (None, *FOLDS):
+            raise SettingError(
+                f"`withhold` must be nothing over a network for {type(algorithm).__name__}, whose "
+                f"uploads of {name} nodes cannot add up by {fold.__name__}, got clusters"
+            )
 
 
 def folds_on_nodes(fold: Fold[Any], upload: type, sent: Mapping[str, Any], clients: int) -> bool:
     """Whether a node with so many clients is to fold what they upload."""
-    if not isinstance(fold, ByCluster | WeightedRows) or not can_cross(fold):
+    if not nodes_can_fold(fold):
         return False
     if isinstance(fold, ByCluster) and fold.withheld:
         return True  # whatever it takes: the server is not to see it

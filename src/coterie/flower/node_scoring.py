@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from coterie.core.cohort import Cohort
 from coterie.engine.simulator import Simulator
 from coterie.evaluation.client_map import losses_or_gradients
-from coterie.evaluation.scoring import score_by_label
+from coterie.evaluation.scoring import score_by_label, sum_scores
 from coterie.flower.wire import Packet, decode_arguments
 
 if TYPE_CHECKING:
@@ -21,12 +22,15 @@ if TYPE_CHECKING:
 def score_clients(node: Node, packet: Packet, step: Any) -> dict[str, Tensor]:
     """Sums that say how well models serve the clients of a message, and what places them on a map.
 
-    step  adapts a model to a client, or labels its samples, where the message names one
+    step  adapts a model to a client, labels its samples or chooses, where the message names one
     """
     ids, train = node.ids, node.simulators["train"]
-    models, cluster = packet.tensor("models"), packet.tensor("cluster")
     use, drawn = packet.get("use", str), packet.get("map", str)
     extra = decode_arguments(packet, ids)
+    on = node.simulators["test" if packet.get("part", str) == "test" else "train"]
+    if use == "choose":
+        return score_choices(node, packet, partial(step, **extra), on)
+    models, cluster = packet.tensor("models"), packet.tensor("cluster")
 
     def score_labels(cohort: Cohort) -> tuple[Tensor, ...]:
         found = step(cohort, models=models, **extra)
@@ -47,12 +51,26 @@ def score_clients(node: Node, packet: Packet, step: Any) -> dict[str, Tensor]:
         common = models if by_loss else packet.tensor("common")
         return (losses_or_gradients(cohort, common, train.seed, by_loss),)
 
-    on = node.simulators["test" if packet.get("part", str) == "test" else "train"]
     found = compute_by_chunk(on, ids, "score", score_labels if use == "label" else score_models)
     answer = dict(zip(("scores", "counts"), found, strict=False))
     if drawn:
         (answer["map"],) = compute_by_chunk(train, ids, "map", map_rows)
     return answer
+
+
+def score_choices(
+    node: Node, packet: Packet, choose: Callable[[Cohort], Any], on: Simulator
+) -> dict[str, Tensor]:
+    """What the scores of the clients of a message add up to, each under the model it chooses."""
+    ids, models = node.ids, packet.tensor(packet.get("models", str))
+    by = node.simulators["test" if packet.get("by", str) == "test" else "train"]
+
+    def score_models(cohort: Cohort) -> tuple[Tensor, ...]:
+        return (cohort.score(models[cluster[torch.searchsorted(ids, cohort.ids)]]),)
+
+    (cluster,) = compute_by_chunk(by, ids, "choose", lambda cohort: (choose(cohort).cluster,))
+    (scores,) = compute_by_chunk(on, ids, "score", score_models)
+    return sum_scores(node.task, scores, cluster, len(models))._asdict()
 
 
 def compute_by_chunk(

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coterie.core.errors import CheckpointError, CoterieError, SettingError
+from coterie.core.errors import CheckpointError, CoterieError
 from coterie.deploy.flwr_internals import shorten_fetch_waits
 from coterie.evaluation.evaluator import Evaluator
 from coterie.experiment.folder import RunFolder
@@ -17,7 +17,7 @@ from coterie.experiment.run_result import run_config
 from coterie.files import to_json, write_text
 from coterie.flower.clients import Network, join_network
 from coterie.flower.evaluation import NetworkScorer
-from coterie.flower.mailbox import Pace
+from coterie.flower.mailbox import Pace, emit_warning
 from coterie.flower.settings import App
 
 if TYPE_CHECKING:
@@ -66,16 +66,20 @@ def run_server(
 def network_run(app: App, network: Network) -> Run:
     """The run of an app on the clients of a network."""
     plan, federation = app.plan, network.federation
-    if plan.settings.withheld:
-        raise SettingError(
-            f"`withhold` must be nothing over a network, got {plan.settings.withhold}"
-        )
     command = f"flwr run . --run-config 'out=\"{app.network.out}\"'"
     config = run_config(plan.algorithm_name, plan.federation_name, app.config(), command)
     # Clients choose by their training data: nobody else may see what they are tested on.
     evaluator = Evaluator(plan.algorithm, federation, NetworkScorer(network), "train-loss")
     parts = (plan.algorithm, federation, network.task, plan.settings, config)
-    return Run(*parts, population=network, evaluator=evaluator)
+    run = Run(*parts, population=network, evaluator=evaluator)
+    alone = [node.names[0] for node in network.roster.nodes.values() if len(node.names) == 1]
+    if plan.settings.withheld and alone:
+        with run.training.health.record_warnings():
+            emit_warning(
+                "the sums of a node tell the cluster of a client that is alone on it: "
+                + ", ".join(alone)
+            )
+    return run
 
 
 def known_clients(out: Path) -> dict[str, Any] | None:

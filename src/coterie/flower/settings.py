@@ -22,6 +22,8 @@ from coterie.data.federation import Federation
 from coterie.data.tables.schema import Schema
 from coterie.experiment.plan import Plan, build_federation, plan_again
 from coterie.experiment.settings import make_settings, parse_settings, setting_names
+from coterie.experiment.training import check_withholding
+from coterie.flower.folded import check_steps_fold
 from coterie.version import __version__
 
 
@@ -67,6 +69,9 @@ class App:
                     f"{self.plan.algorithm_name}, {self.plan.federation_name} or "
                     f"{self.plan.network_name}"
                 )
+        if self.plan.settings.withheld:
+            check_withholding(self.plan.algorithm, self.plan.settings)
+            check_steps_fold(self.plan.algorithm)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> App:

@@ -14,9 +14,15 @@ from typing import Any, get_type_hints
 import torch
 from torch import Tensor
 
-from coterie.core.clients import Call, Fold, Traffic, step_name
-from coterie.core.errors import CoterieError
-from coterie.flower.folded import CLUSTER, folds_on_nodes, read_sums, tells_cluster
+from coterie.core.clients import Call, Fold, LinearFold, Traffic, step_name
+from coterie.core.errors import CoterieError, SettingError
+from coterie.flower.folded import (
+    CLUSTER,
+    folds_on_nodes,
+    nodes_can_fold,
+    read_sums,
+    tells_cluster,
+)
 from coterie.flower.outliers import OutlierFilter, judged_fields, vector_norms
 from coterie.flower.plain_data import can_cross, encode_plain
 from coterie.flower.replies import (
@@ -41,12 +47,18 @@ class StepExchange:
         self.label, self.upload = step_name(call.step), upload_type(call.step)
         # A channel of one's own is applied by the server, to the uploads themselves.
         self.channel_crosses = all(map(can_cross, call.channel))
+        self.must_fold = call.withheld and isinstance(fold, LinearFold)
+        if self.must_fold and not (self.channel_crosses and nodes_can_fold(fold)):
+            raise SettingError(
+                f"`withhold` must be nothing over a network where {self.label} is asked for, whose "
+                "uploads nodes cannot add up, got clusters"
+            )
 
     def folds(self, ids: Tensor) -> bool:
         """Whether the node of clients `ids` is to fold what they upload."""
         call = self.call
-        return self.channel_crosses and folds_on_nodes(
-            self.fold, self.upload, call.message, len(ids)
+        return self.must_fold or (
+            self.channel_crosses and folds_on_nodes(self.fold, self.upload, call.message, len(ids))
         )
 
     def contents(self, ids: Tensor) -> Packet:

@@ -205,6 +205,26 @@ def test_which_checks_apply_is_declared_and_not_read_off_names():
     assert applying(Undeclared()) == applying(FedAvg())
 
 
+def test_a_mixture_has_no_empty_cluster():
+    @dataclass(frozen=True, kw_only=True)
+    class Declared(FedEM):
+        traits: ClassVar[Traits] = Traits(clusters="k", models="models", soft=True)
+
+    assert not checks.applies(checks.empty_cluster_keeps_its_model, Declared())
+
+
+def test_an_algorithm_that_raises_is_told_with_its_line_and_the_other_promises_are_tried():
+    told = {}
+    checks.check_algorithm(ServesWhoeverAnswersFirst(steps=1), tell=told.__setitem__)
+    broken = {promise: text for promise, text in told.items() if text}
+    assert len(told) > 15
+    (text,) = broken.values()
+    assert text.startswith("AttributeError: 'NoneType' object has no attribute 'cluster'")
+    assert "(test_suite.py, line " in text
+    with pytest.raises(AttributeError):
+        checks.check_algorithm(ServesWhoeverAnswersFirst(steps=1))
+
+
 class ByPicture(nn.Module):
     """A convolution, batch normalisation and dropout; in single precision."""
 

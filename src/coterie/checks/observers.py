@@ -1,0 +1,56 @@
+"""What looks on while an algorithm works: for inputs that change, and for bytes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.core.clients import Call, Clients, Each, step_name
+
+
+class InputGuard:
+    """Clients that complain about a step that changes what it was sent."""
+
+    def __init__(self, inner: Clients) -> None:
+        self.inner, self.ids = inner, inner.ids
+        self.population, self.round, self.task = inner.population, inner.round, inner.task
+        self.withheld = inner.withheld
+
+    def only(self, ids: Tensor) -> InputGuard:
+        return InputGuard(self.inner.only(ids))
+
+    def run(self, step: Callable[..., Any], *, fold: Any = None, **message: Any) -> Any:
+        copies = {name: sent_tensor(value).clone() for name, value in message.items()}
+        answer = self.inner.run(step, fold=fold, **message)
+        for name, value in message.items():
+            assert torch.equal(copies[name], sent_tensor(value)), f"{step.__name__} changed {name}"
+        return answer
+
+
+class ByteCounter:
+    """A filter that lets everything through and adds traffic up, from the tensors themselves."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[tuple[str, str, str]] = Counter()
+        self.steps: dict[str, Callable[..., Any]] = {}
+        self.fields: dict[str, tuple[str, ...]] = {}
+
+    def apply(self, call: Call, ids: Tensor, upload: Any) -> tuple[Tensor, Any]:
+        key = step_name(call.step)
+        self.steps[key], self.fields[key] = call.step, upload._fields
+        for name, value in call.message.items():
+            for i in ids:
+                sent = value.rows_for(i.view(1)) if isinstance(value, Each) else value
+                self.counts[key, "down", name] += sent.numel() * sent.element_size()
+        for name in upload._fields:
+            row = getattr(upload, name)[0]
+            self.counts[key, "up", name] += len(ids) * row.numel() * row.element_size()
+        return ids, upload
+
+
+def sent_tensor(value: Any) -> Tensor:
+    return value.rows if isinstance(value, Each) else value
