@@ -49,3 +49,14 @@ def test_mean_losses_are_over_samples_and_not_over_clients():
     models = torch.tensor([[1.0, 0, 0, 1, 0, 0, 0, 0, 1]]).double()
     found = ask_mean_losses(UIFCA().measure_losses, models, clients(*DATA).at("round"))
     assert found.tolist() == pytest.approx([76 / 3 + math.log(2 * math.pi)])
+
+
+def test_samples_far_from_zero_have_their_scale():
+    x = torch.randn(50, 2, generator=torch.Generator().manual_seed(0)) + 5000
+    far = Simulator(
+        Federation.from_clients([(x[:20], [0] * 20), (x[20:], [0] * 30)]).train,
+        Density(LinearFlowModule([2])),
+    )
+    found = ask_scaling(UIFCA().measure_samples, far.task, far.at("start"))
+    x = x.double()
+    assert found[-1].item() == pytest.approx((x - x.mean(0)).square().mean().sqrt().item())
