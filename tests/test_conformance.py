@@ -35,6 +35,10 @@ CASES = {
     "ifca-joint-trunk-gradients": IFCA(k=2, share="joint", average="gradients"),
     "ifca-frozen-trunk": IFCA(k=2, share="frozen", trunk_rounds=3),
     "ifca-stable": IFCA(k=2, stable=1, recheck=1),
+    "ifca-resampled": IFCA(k=2, resample=True, resample_rounds=4, weighting="size", batch=1),
+    "ifca-resampled-gradients": IFCA(
+        k=2, resample=True, resample_rounds=4, average="gradients", stable=1
+    ),
     "fesem": FeSEM(k=2),
     "fesem-head-by-size": FeSEM(k=3, part="head", pull=0.5, weighting="size"),
     "fesem-own": FeSEM(k=2, serves="own", decay=0.9, warm_rounds=2, warm_lr=0.2),

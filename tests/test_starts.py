@@ -5,7 +5,8 @@ import torch
 
 import coterie
 from coterie import IFCA, CoterieWarning, HypCluster, starts
-from coterie.core.errors import CoterieError, SettingError
+from coterie.core.errors import CoterieError, DataError, SettingError
+from coterie.experiment.settings import RunSettings
 from tests.algorithms.lines import simulator, start_of
 
 
@@ -109,8 +110,35 @@ def test_a_start_without_any_answer_says_so():
         coterie.simulate(IFCA(k=2), federation, task, rounds=1, lost=0.999999)
 
 
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize("distance", [0.0, 0.25, 0.4])
+def test_near_truth_is_as_far_from_it_as_asked(groups, distance):
+    for seed in range(3):
+        federation, task = coterie.load(
+            "linear-mixture", clients=8, features=20, groups=groups, seed=seed
+        )
+        ifca = IFCA(k=groups, start="near-truth", start_distance=distance)
+        run = coterie.Run(ifca, federation, task, RunSettings(rounds=1, seed=seed))
+        run.training.begin()
+        truth = federation.truth
+        separation = torch.pdist(truth).min() if groups > 1 else truth.norm()
+        apart = (run.state.models - truth).norm(dim=1)
+        torch.testing.assert_close(apart, (distance * separation).expand(groups))
+
+
+def test_near_truth_is_refused_where_the_truth_is_unknown_or_other():
+    federation, task = coterie.load("rotated-digits", clients=8)
+    with pytest.raises(DataError, match="start=near-truth needs a federation whose true param"):
+        coterie.simulate(IFCA(k=4, start="near-truth"), federation, task, rounds=1)
+    federation, task = coterie.load("linear-mixture", clients=8, features=20)
+    for kind in (IFCA, HypCluster):
+        with pytest.raises(SettingError, match=r"of their size, \[2, 20\], got \[3, 20\]"):
+            coterie.simulate(kind(k=3, start="near-truth"), federation, task, rounds=1)
+
+
 def test_every_policy_is_offered():
-    assert set(starts.POLICIES) == {"random", "restarts", "reject", "warm", "farthest"}
+    named = {"random", "restarts", "reject", "warm", "farthest", "near-truth"}
+    assert set(starts.POLICIES) == named
 
 
 def test_draws_that_coincide_by_chance_are_drawn_again():

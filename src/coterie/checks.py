@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from coterie.channel.audit import AuditedPopulation
 from coterie.channel.lost_replies import LoseReplies
 from coterie.core import seeds
-from coterie.core.algorithm import Algorithm, Serving, serve_clients, traits_of
+from coterie.core.algorithm import Algorithm, Serving, least_samples, serve_clients, traits_of
 from coterie.core.clients import Call, Clients, Each, step_name
 from coterie.core.errors import CoterieError, SettingError
 from coterie.core.local_training import GradientSettings
@@ -144,14 +144,14 @@ def chunks_do_not_matter(algorithm: Any) -> None:
 
 def padding_does_not_matter(algorithm: Any) -> None:
     """Clients of very different sizes side by side give the same as each by itself."""
-    ragged = small_federation(sizes=RAGGED)
+    ragged = small_federation(sizes=ragged_sizes(algorithm))
     assert_same(short_run(algorithm, ragged, chunk=1), short_run(algorithm, ragged, chunk=100))
 
 
 def any_network_will_do(algorithm: Any) -> None:
     """Batch normalisation and dropout are carried, seeded and averaged like everything else."""
     # Batch statistics of a single sample do not exist, and a method may hold samples out.
-    sizes = [max(3, size) for size in RAGGED]
+    sizes = [max(3 * least_samples(algorithm), size) for size in RAGGED]
     algorithm = full_batch(algorithm)
     try:
         one, two = (
@@ -204,12 +204,13 @@ def resuming_changes_nothing(algorithm: Any) -> None:
 def order_of_clients_does_not_matter(algorithm: Any) -> None:
     """Clients under other ids get the same models; only the ids are permuted."""
     algorithm = full_batch(algorithm)
-    one = short_run(algorithm, small_federation(sizes=RAGGED))
+    sizes = ragged_sizes(algorithm)
+    one = short_run(algorithm, small_federation(sizes=sizes))
     if network_draws(one.task, one.federation):
         return  # what it draws depends on the client's id
     count = len(one.federation)
     order = torch.randperm(count, generator=torch.Generator().manual_seed(5))
-    two = short_run(algorithm, small_federation(sizes=RAGGED, order=order))
+    two = short_run(algorithm, small_federation(sizes=sizes, order=order))
     assert_close(serving_models(one)[order], serving_models(two), "models under other ids")
 
 
@@ -247,7 +248,7 @@ def empty_cluster_keeps_its_model(algorithm: Any) -> None:
 
 def one_client_works(algorithm: Any) -> None:
     """A federation of a single client is a federation."""
-    alone = small_federation(sizes=[6])
+    alone = small_federation(sizes=[max(6, least_samples(algorithm))])
     run = short_run(with_one_cluster(algorithm), alone)
     assert bool(torch.isfinite(run.models).all())
 
@@ -307,7 +308,8 @@ def check_served(serving: Serving, everybody: int | None = None) -> None:
 
 def folds_are_plain_data_that_adds_up(algorithm: Any) -> None:
     """What takes uploads in can be sent anywhere, and partial folds add up in any order."""
-    run = Run(algorithm, small_federation(RAGGED), task_for(algorithm), RunSettings(rounds=2))
+    data = small_federation(ragged_sizes(algorithm))
+    run = Run(algorithm, data, task_for(algorithm), RunSettings(rounds=2))
     audited = AuditedPopulation(run.population)
     run.training.move_to(audited, run.evaluator)
     run.training.begin()
@@ -457,6 +459,11 @@ def small_federation(sizes: list[int] | None = None, order: Tensor | None = None
         train, test = [train[i] for i in order], [test[i] for i in order]
         cluster = cluster[order]
     return Federation(Samples.of(train), Samples.of(test), cluster, sample_clusters=True)
+
+
+def ragged_sizes(algorithm: Any) -> list[int]:
+    """Very different numbers of samples, none too small for the algorithm."""
+    return [max(least_samples(algorithm), size) for size in RAGGED]
 
 
 def small_part(federation: Federation, sizes: list[int], order: Tensor | None = None) -> Federation:

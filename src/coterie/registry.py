@@ -37,7 +37,9 @@ from coterie.data.federations import (
     by_person,
     label_swap,
     linear_mixture,
+    mnist_clusters,
     partitioned,
+    representations,
     rotated,
     sample_clusters,
     synthetic,
@@ -79,8 +81,9 @@ FEDERATIONS: dict[str, type[Any]] = {
     "leaf-synthetic": synthetic.LeafSynthetic,
     "gaussian-clusters": sample_clusters.GaussianClusters,
     "subspace-clusters": sample_clusters.SubspaceClusters,
-    "mnist-digits": sample_clusters.MnistDigits,
-    "mnist-digit-rotations": sample_clusters.MnistDigitRotations,
+    "mnist-digits": mnist_clusters.MnistDigits,
+    "mnist-digit-rotations": mnist_clusters.MnistDigitRotations,
+    "mnist-representations": representations.MnistRepresentations,
     "digits": partitioned.Digits,
     "mnist": partitioned.Mnist,
     "fashion-mnist": partitioned.FashionMnist,
@@ -297,4 +300,5 @@ def suggestions(
     special = getattr(federation, "suggests_for", {}).get(name, {})
     wishes = getattr(algorithm, "suggests", {})
     usual = getattr(federation, "suggests", {})
-    return {"network": DEFAULT_NETWORK, **usual, **wishes, **special}
+    found = {**usual, **wishes, **special}
+    return found if "network" in found else {"network": DEFAULT_NETWORK, **found}

@@ -17,7 +17,7 @@ from torch import Tensor
 from coterie.core import seeds
 from coterie.core.algorithm import Start
 from coterie.core.clients import Clients
-from coterie.core.errors import CoterieError, CoterieWarning
+from coterie.core.errors import CoterieError, CoterieWarning, DataError, SettingError
 
 # Clients asked per cluster when models are judged, also where fewer take part in a round.
 PANEL = 25
@@ -33,6 +33,7 @@ class Trial:
     losses: Callable[[Tensor, Clients], tuple[Tensor, Tensor]]  # [j, p] -> ids [a], losses [a, j]
     advance: Callable[[Tensor, Clients], Tensor]  # [j, p] -> [j, p], after a round of the algorithm
     teach: Callable[[Tensor, Clients], Tensor]  # [1, p] -> [1, p], after local training of a client
+    distance: float = 0.25  # from the truth, in separations, where a policy begins near it
 
     def panel(self) -> Clients:
         """The clients that judge: those of a round, but at least 25 for each cluster."""
@@ -144,10 +145,32 @@ def follow_worst_served(trial: Trial, tries: int, rounds: int) -> Tensor:
         client = ids[best[ids].argmax()].view(1)
 
 
+def draw_near_truth(trial: Trial, tries: int, rounds: int) -> Tensor:
+    """The true parameters, each displaced in a random direction by `distance` separations.
+
+    For reference only, for no real method knows them: theorems assume such a start, as Assumption 1
+    of the IFCA paper does with a quarter of the separation, the least distance of two of them.
+    """
+    truth, start = trial.start.parameters, trial.start
+    if truth is None:
+        raise DataError("start=near-truth needs a federation whose true parameters are known")
+    if list(truth.shape) != [trial.k, start.task.layout.size]:
+        raise SettingError(
+            f"start=near-truth must have as many models as there are true parameters and of their "
+            f"size, {list(truth.shape)}, got {[trial.k, start.task.layout.size]}"
+        )
+    direction = torch.randn(truth.shape, generator=start.generator("near truth"))
+    separation: Tensor = torch.pdist(truth).min() if len(truth) > 1 else truth.norm()
+    step = trial.distance * separation / direction.norm(dim=1, keepdim=True)
+    near: Tensor = truth + step * direction
+    return near.to(start.task.layout.dtype)
+
+
 POLICIES = {
     "random": draw_random,
     "restarts": keep_best_restart,
     "reject": draw_until_balanced,
     "warm": train_on_random_shares,
     "farthest": follow_worst_served,
+    "near-truth": draw_near_truth,
 }

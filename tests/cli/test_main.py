@@ -427,6 +427,23 @@ def test_a_table_of_ones_own_is_one_command_away_from_clusters(patients, tmp_pat
     assert main(["run", "--resume", str(tmp_path / "r")]) == 0
 
 
+def test_a_table_without_a_label_is_clustered_or_asked_for_one(patients, tmp_path, capsys):
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    words = [str(patients), "client=hospital", "--json", "--out", str(tmp_path / "r")]
+    assert main(["run", "ifca", *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "IFCA learns to predict a label, but patients.csv has none" in line
+    assert "label=outcome" in line
+    assert "k-fed" in line
+    assert not (tmp_path / "r").exists()
+    assert main(["run", "k-fed", "k=3", *words]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["metrics"]["clusters"] == 3
+    assert not {"ari", "purity", "accuracy"} & set(result["metrics"])
+    assert main(["data", "describe", str(patients), "client=hospital"]) == 0
+    assert "no label" in capsys.readouterr().out
+
+
 def test_a_table_is_described(patients, capsys):
     pytest.importorskip("pyarrow", reason="pyarrow is not installed")
     assert main(["data", "describe", str(patients), "client=hospital", "label=outcome"]) == 0

@@ -185,6 +185,20 @@ def test_a_split_holds_every_sample_once_and_the_same_ones_every_time():
     assert [x.flatten().tolist() for x, _ in cohort.split(0.8)[1]] == held
 
 
+def test_disjoint_parts_hold_every_sample_once_and_the_same_ones_every_time():
+    cohort = cohort_of(nn.Linear(1, 1, bias=False), [10, 4, 3, 10])
+    parts = [cohort.disjoint_part(which, 4) for which in range(4)]
+    sizes = [[3, 1, 1, 3], [3, 1, 1, 3], [2, 1, 1, 2], [2, 1, 0, 2]]
+    assert [part.size.tolist() for part in parts] == sizes
+    held = [[x.flatten().tolist() for x, _ in part] for part in parts]
+    for i, size in enumerate([10, 4, 3, 10]):
+        assert sorted(x for part in held for x in part[i]) == list(range(1, size + 1))
+    again = [x.flatten().tolist() for x, _ in cohort.disjoint_part(2, 4)]
+    assert again == held[2]
+    other = cohort_of(nn.Linear(1, 1, bias=False), [10, 4, 3, 10], seed=1).disjoint_part(0, 4)
+    assert [x.flatten().tolist() for x, _ in other] != held[0]
+
+
 def test_weights_of_samples_by_hand():
     # Rows x = 1, 2 with y = 1 at w = 0: gradients -2 x, so weights 3 and 1 make -(6 + 4) / 2.
     cohort = cohort_of(nn.Linear(1, 1, bias=False), [2, 1])

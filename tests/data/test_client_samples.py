@@ -131,3 +131,37 @@ def test_samples_that_no_model_could_learn_from_are_refused(clients, sentence):
 )
 def test_sequences_are_uneven_where_their_lengths_differ(values, uneven):
     assert is_uneven(values) is uneven
+
+
+def test_clients_may_have_samples_without_targets():
+    x = torch.arange(12.0).view(6, 2)
+    federation = Federation.from_clients([(x, None), (x[:2], None)], test=[(x, None), (x, None)])
+    assert not federation.labelled
+    assert federation.train.sizes.tolist() == [6, 2]
+    assert torch.equal(federation.train.client(1)[0], x[:2])
+    assert federation.train.y.tolist() == [0.0] * 8
+    named = Federation.from_clients([({"image": x, "age": x[:, :1]}, None)])
+    assert isinstance(named.train.x, Inputs)
+    assert named.train.sizes.tolist() == [6]
+
+
+@pytest.mark.parametrize(
+    ("clients", "test", "sentence"),
+    [
+        ([1, None], None, "all clients must have targets, or none: client 1 has none, client 0"),
+        ([None, None], [1, 1], "all clients must have targets, or none"),
+        ([1, 1], [None, None], "all clients must have targets, or none"),
+    ],
+)
+def test_some_targets_are_not_enough(clients, test, sentence):
+    def pairs(having):
+        return [(np.ones((3, 2)), None if y is None else np.ones(3)) for y in having]
+
+    with pytest.raises(DataError, match=sentence):
+        Federation.from_clients(pairs(clients), test=None if test is None else pairs(test))
+
+
+@pytest.mark.parametrize("x", [np.ones(3), 5.0, {}, {"a": np.ones(3), "b": np.ones(2)}])
+def test_samples_without_targets_must_be_samples_all_the_same(x):
+    with pytest.raises(DataError, match=r"client 0 must have samples \[n, ...\], got shapes"):
+        Federation.from_clients([(x, None)])

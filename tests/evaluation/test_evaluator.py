@@ -1,6 +1,7 @@
 """Runs in which samples are clustered and not clients."""
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 import coterie
 from coterie import Centre, Federation, KFed
 from coterie.cli.progress_bar import outcome_text
+from coterie.core.errors import CoterieWarning
 from coterie.engine.simulator import Simulator
 from coterie.experiment.plan import make_plan
 from coterie.experiment.run import Run
@@ -93,6 +95,55 @@ def test_a_table_is_clustered_and_its_label_only_scores(table):
     assert named.metrics["accuracy"] == named.metrics["ari"] == 1.0
     assert "ari" not in real.metrics
     assert torch.equal(named.labels, real.labels)
+
+
+@pytest.mark.parametrize("algorithm", ["k-fed", "uifca"])
+def test_a_table_without_a_label_is_clustered_all_the_same(table, tmp_path, algorithm):
+    words = [algorithm, str(table), "client=shop", "features=weight", "k=2"]
+    named = make_plan([*words, "label=kind"])
+    plan = make_plan(words)
+    run = plan.run(plan.config())
+    run.use(tmp_path / "run")
+    run.complete()
+    assert torch.equal(run.labels, named.run(named.config()).complete().labels)
+    assert run.metrics["clusters"] == 2
+    assert not {"ari", "purity", "accuracy"} & set(run.metrics)
+    samples = json.loads((tmp_path / "run" / "clients.json").read_text())["sample_clusters"]
+    assert samples["true"] is None
+    assert samples["overlaps"] is None
+    assert "Samples are clustered, not clients" in (tmp_path / "run" / "report.html").read_text()
+
+
+@pytest.mark.parametrize("method", [["k-fed"], ["uifca"], ["uifca", "fit=exact"]])
+@pytest.mark.parametrize("k", [1, 3, 9])
+def test_clusters_may_be_one_or_more_than_a_client_has_samples(tmp_path, method, k):
+    rows = ["shop,size,price,same", "a,1,1,5", "a,1,,5", "b,9,7,5", "b,9,8,5", "b,,8,5"]
+    (tmp_path / "shops.csv").write_text("\n".join(rows))
+    method, *settings = method
+    words = [method, str(tmp_path / "shops.csv"), "client=shop", f"k={k}", *settings]
+    plan = make_plan(words)
+    with pytest.warns(CoterieWarning, match=r"columns left out: same \(constant\)"):
+        run = plan.run(plan.config())
+    run.complete()
+    assert run.federation.train.sizes.tolist() == [1, 2]
+    assert 1 <= run.metrics["clusters"] <= k
+    assert math.isfinite(run.metrics["loss"])
+    assert run.models.isfinite().all()
+    assert int(run.labels.min()) >= 0
+    assert int(run.labels.max()) < k
+
+
+@pytest.mark.parametrize("fit", ["descent", "exact"])
+def test_samples_that_are_equal_are_a_cluster_of_models_that_stay_finite(tmp_path, fit):
+    rows = ["shop,size", *(f"{'ab'[i % 4 // 2]},{5 + i % 2}" for i in range(40))]
+    (tmp_path / "shops.csv").write_text("\n".join(rows))
+    words = ["uifca", str(tmp_path / "shops.csv"), "client=shop", "k=2", f"fit={fit}"]
+    plan = make_plan(words)
+    run = plan.run(plan.config()).complete()
+    assert run.models.isfinite().all()
+    assert not run.warnings
+    if fit == "exact":
+        assert run.labels.unique().tolist() == [0, 1]
 
 
 def test_the_page_of_a_table_has_the_names_of_its_classes(table, tmp_path):

@@ -55,6 +55,20 @@ def test_a_network_that_cannot_take_the_samples_is_refused_in_a_sentence(tmp_pat
     assert error.count("\n") == 1
 
 
+def test_an_algorithm_that_must_know_the_rounds_has_them_of_the_run():
+    plan = make_plan(["ifca", "linear-mixture", "resample=true", "rounds=7"])
+    assert plan.algorithm.resample_rounds == 7
+    assert plan_again(plan.config(), []) == plan
+    assert plan_again(plan.config(), ["rounds=5"]).algorithm.resample_rounds == 7
+    with pytest.raises(SettingError, match=r"must be at least the rounds of the run, 9, .* got 7"):
+        plan_again(plan.config(), ["rounds=9"])
+    plan = make_plan(["ifca", "linear-mixture", "resample=true", "resample_rounds=9", "rounds=7"])
+    assert plan.algorithm.resample_rounds == 9
+    assert plan_again(plan.config(), ["rounds=9"]).settings.rounds == 9
+    with pytest.raises(SettingError, match=r"must be at least the rounds of the run, 7, .* got 3"):
+        make_plan(["ifca", "linear-mixture", "resample=true", "resample_rounds=3", "rounds=7"])
+
+
 @pytest.mark.parametrize("words", ["rotated-digits clients=8", "linear-mixture features=9 k=2"])
 def test_the_plan_of_a_folder_is_the_plan_that_wrote_it(words):
     plan = make_plan(["ifca", *words.split()])

@@ -22,6 +22,13 @@ def test_every_entry_can_be_run_and_every_name_is_known(recipe):
         assert set(entry.tolerance) <= set(entry.published)
     for order in recipe.order:
         assert set(order) <= set(names)
+    for rate in recipe.rates:
+        for mode in recipes.MODES:
+            chosen = recipe.select_entries(mode).values()
+            known = [each.values for each in chosen if each.template == rate.entries]
+            assert len({values[rate.x] for values in known if values[rate.x] >= rate.least}) > 1
+    for panel in recipe.panels:
+        assert set(panel.entries) <= set(names)
 
 
 @pytest.mark.parametrize("recipe", ALL, ids=lambda recipe: recipe.name)
@@ -237,6 +244,53 @@ def test_metrics_without_a_published_number_are_shown_and_give_the_order(tiny):
         ["R = 2", "ari", "1", "1.0000 ± 0.0000", ""],
         ["R = 2", "success", "", "0.7500 ± 0.0000", ""],
     ]
+
+
+SLOPES = """
+item = "Theorem 0"
+title = "a test"
+paper = "nobody"
+seeds = 2
+minutes = { quick = 1, full = 1 }
+
+[[entry]]
+name = "sigma = {sigma}"
+run = "ifca linear-mixture clients=4 samples=20 features=2 start=near-truth noise={sigma} rounds=3"
+quick = ""
+each = [{ sigma = 0.1 }, { sigma = 0.4 }]
+
+[[rate]]
+name = "all samples"
+entries = "sigma = {sigma}"
+x = "sigma"
+theory = 9.0
+
+[[curves]]
+title = "by round"
+metrics = ["distance"]
+entries = ["sigma = 0.4"]
+"""
+
+
+def test_slopes_are_printed_beside_the_theory_and_a_picture_is_drawn(tiny, capsys):
+    place = tiny / "recipes" / "nobody"
+    (place / "rates.toml").write_text(SLOPES)
+    assert cli.main(["reproduce", "nobody/rates", "--only", "sigma = 0.1"]) == 0
+    assert "| all samples" not in capsys.readouterr().out
+    assert not (place / "rates-quick.svg").exists()  # one point is no line
+    assert cli.main(["reproduce", "nobody/rates", "--only", "sigma = 0.4"]) == 0
+    said = capsys.readouterr().out
+    (row,) = [line for line in said.splitlines() if "all samples" in line]
+    cells = [cell.strip() for cell in row.split("|")[1:-1]]
+    assert cells[:4] == ["distance by sigma: all samples", "distance", "sigma = 0.1 to 0.4", "+9"]
+    assert cells[5].startswith("off by -")
+    assert "rates-quick.svg" in said
+    kept = json.loads((place / "rates.json").read_text())["quick"]
+    assert list(kept["curves"]) == ["sigma = 0.4"]
+    assert kept["curves"]["sigma = 0.4"]["distance"]["round"] == [1, 2, 3]
+    picture = (place / "rates-quick.svg").read_text()
+    assert "theory: slope +9" in picture
+    assert "by round" in picture
 
 
 def test_an_unknown_recipe_is_refused_with_the_near_ones(tiny):

@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
 from coterie.cli import main as cli
+from coterie.core.errors import DataError
 from coterie.flower.app import app_from_arguments, read_app
 from coterie.flower.node import NodeFile
 from coterie.flower.server import run_server
@@ -63,18 +64,62 @@ def test_an_app_that_cannot_be_is_refused(tmp_path, capsys, words, says):
 def test_a_table_on_three_nodes_is_the_table_in_one_place(tmp_path):
     whole = table(tmp_path / "all.csv")
     words = ["ifca", str(whole), *TABLE]
-    app = app_from_arguments(words)
-    lines = whole.read_text().splitlines()
-    files = []
-    for node, own in enumerate(("ab", "cde", "f")):  # the last has one client only
-        path = tmp_path / f"{node}.csv"
-        path.write_text("\n".join(line for line in lines if line[0] in own + "h") + "\n")
-        files.append(NodeFile(data=str(path), memory=str(tmp_path / f"memory{node}")))
+    app, files = app_from_arguments(words), spread(whole, tmp_path)
     assert "all.csv" not in app.config()["schema"]
     config = {**app.config(), "path": "", "nodes": 3, "out": str(tmp_path / "run")}
     run = run_server(FakeGrid(App.from_config(config), files), config, "1")
     alike(run, simulated([*words, "evaluate=10"]))
     assert run.federation.clients == tuple("abcdef")
+
+
+def spread(whole: Path, folder: Path) -> list[NodeFile]:
+    """Three nodes that have the hospitals of a table, the last of them one only."""
+    lines, files = whole.read_text().splitlines(), []
+    for node, own in enumerate(("ab", "cde", "f")):
+        path = folder / f"{node}.csv"
+        path.write_text("\n".join(line for line in lines if line[0] in own + "h") + "\n")
+        files.append(NodeFile(data=str(path), memory=str(folder / f"memory{node}")))
+    return files
+
+
+@pytest.mark.parametrize("label", [["label="], ["features=ward"], ["label=age"], ["label=outcome"]])
+def test_clusters_of_samples_need_no_label_over_a_network_either(tmp_path, label):
+    whole = table(tmp_path / "all.csv")
+    words = ["k-fed", str(whole), "client=hospital", "k=3", "target=auto", *label]
+    if label == ["label=age"]:
+        words[4] = "target=regression"
+    app = app_from_arguments(words)
+    assert app.schema.labelled == (label[0] in ("label=age", "label=outcome"))
+    config = {**app.config(), "path": "", "nodes": 3, "out": str(tmp_path / "run")}
+    run = run_server(FakeGrid(App.from_config(config), spread(whole, tmp_path)), config, "1")
+    other = simulated([*words, "evaluate=10"])
+    alike(run, other)
+    assert run.metrics == pytest.approx(other.metrics, rel=1e-5)
+    assert ("purity" in run.metrics) == (label == ["label=outcome"])
+    assert (tmp_path / "run" / "report.html").exists()
+
+
+def test_an_app_without_a_label_is_for_those_who_need_none(tmp_path, capsys):
+    whole = table(tmp_path / "all.csv")
+    command = ["deploy", "init", str(tmp_path / "app"), "ifca", str(whole), "client=hospital"]
+    assert cli.main(command) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "IFCA learns to predict a label, but all.csv has none" in line
+    assert not (tmp_path / "app").exists()
+
+
+def test_a_node_without_a_label_joins_no_app_that_has_one(tmp_path):
+    whole = table(tmp_path / "all.csv")
+    text = whole.read_text().replace("outcome", "label", 1)
+    whole.write_text(text)
+    words = ["k-fed", str(whole), "client=hospital"]
+    app = app_from_arguments(words)
+    assert app.schema.labelled
+    (tmp_path / "mine.csv").write_text(text.replace("label", "outcome", 1))
+    with pytest.raises(DataError, match=r"mine.csv does not fit the app: it has no label"):
+        app.data(str(tmp_path / "mine.csv"))
+    without = app_from_arguments([*words, "label=", "features=age,ward"])
+    assert without.data(str(tmp_path / "mine.csv"))[0].train.y.unique().tolist() == [0]
 
 
 @pytest.mark.parametrize(

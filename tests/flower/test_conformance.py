@@ -8,6 +8,7 @@ import torch
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
 from coterie.checks import short_run, small_federation
+from coterie.core.algorithm import least_samples
 from coterie.core.errors import CoterieWarning
 from coterie.core.state import state_tensors
 from tests.flower.small import SIZES, SmallApp, SmallGrid, draw_faults, run_over
@@ -24,16 +25,21 @@ def simulated():
 
     def run(name):
         if name not in made:
-            made[name] = short_run(CASES[name], small_federation(SIZES), rounds=ROUNDS)
+            made[name] = short_run(CASES[name], small_federation(sizes(name)), rounds=ROUNDS)
         return made[name]
 
     return run
 
 
+def sizes(name):
+    """How many samples the clients have in a case: none too few."""
+    return [max(least_samples(CASES[name]), size) for size in SIZES]
+
+
 def over_network(name, folder, fault=lambda node, header: None, **network):
     """The run of a case over three nodes, and the grid."""
     settings = {"timeout": 0.005, "patience": 60.0, "quorum": 1.0, **network}
-    app = SmallApp(CASES[name], network=settings, rounds=ROUNDS)
+    app = SmallApp(CASES[name], sizes(name), network=settings, rounds=ROUNDS)
     grid = SmallGrid(app, folder, fault)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CoterieWarning)

@@ -5,8 +5,9 @@ import coterie
 from coterie.algorithms.k_fed import KFed
 from coterie.core.errors import DataError, SettingError
 from coterie.data.federation import Federation
-from coterie.networks import Linear, Mlp
-from coterie.networks.flows import LinearFlow, RealNvp
+from coterie.networks import Linear, LinearFlow, Mlp
+from coterie.networks.flows import RealNvp
+from coterie.registry import ALGORITHMS
 from coterie.tasks.defaults import algorithm_task, default_task, prepare_task
 
 
@@ -58,6 +59,53 @@ def test_an_algorithm_that_names_no_task_learns_the_default():
     data, task = prepare_task(coterie.IFCA(), federation([0, 1, 1, 0]), Linear())
     assert isinstance(task, coterie.Classification)
     assert not data.sample_clusters
+
+
+def unlabelled():
+    return Federation.from_clients([(torch.arange(12.0).view(4, 3) * i, None) for i in (1, 2)])
+
+
+@pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - {"k-fed", "uifca"}))
+def test_who_predicts_needs_a_label(name):
+    sentence = "learns to predict a label, but own data has none: name its column, as in label="
+    with pytest.raises(DataError, match=sentence):
+        prepare_task(ALGORITHMS[name](), unlabelled(), Linear())
+
+
+@pytest.mark.parametrize("network", [Linear(), LinearFlow()])
+def test_densities_need_no_label(network):
+    data, task = prepare_task(coterie.UIFCA(), unlabelled(), network)
+    assert isinstance(task, coterie.Density)
+    assert not data.sample_clusters
+
+
+@pytest.mark.parametrize("data", [unlabelled(), federation([0.5, 2.0, 1.0, 0.0], name="doses")])
+def test_a_start_from_labels_needs_classes(data):
+    with pytest.raises(DataError, match=f"must be classes, but {data.name} has none"):
+        prepare_task(coterie.UIFCA(start="truth"), data, LinearFlow())
+    prepare_task(coterie.UIFCA(start="truth"), federation([0, 1, 1, 0]), LinearFlow())
+
+
+def test_who_clusters_samples_needs_no_label_and_is_not_scored_by_one():
+    data, task = prepare_task(KFed(), unlabelled(), Linear())
+    assert isinstance(task, coterie.Centre)
+    assert not data.sample_clusters
+    run = coterie.simulate(KFed(k=2), data, task, rounds=1)
+    assert run.metrics["clusters"] == 2
+    assert not {"ari", "purity", "accuracy"} & set(run.metrics)
+    assert run.labels.shape == (8,)
+
+
+def test_no_door_leads_to_learning_labels_that_are_not_there():
+    data, labelled = unlabelled(), federation([0, 1, 1, 0])
+    task = default_task(labelled, Linear())
+    with pytest.raises(DataError, match="IFCA learns to predict a label"):
+        coterie.simulate(coterie.IFCA(k=2), data, task, rounds=1)
+    with pytest.raises(DataError, match="FedAvg learns to predict a label"):
+        coterie.simulate(coterie.FedAvg(), data, task, rounds=1, grid={"lr": [0.1, 1.0]})
+    run = coterie.simulate(coterie.FedAvg(), labelled, task, rounds=1)
+    with pytest.raises(DataError, match="FedAvg learns to predict a label"):
+        run.serve(data)
 
 
 def test_simulate_asks_the_algorithm_for_its_task():

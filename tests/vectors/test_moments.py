@@ -66,7 +66,7 @@ def test_whitened_samples_have_mean_zero_and_covariance_one(features):
 def test_shrinkage_and_floor_by_hand():
     # Variances 8 and 0, mean variance 4. Half shrunk: 6 and 2. Not at all: 8, and the floor 1.
     mean, square = torch.zeros(1, 2).double(), torch.diag(torch.tensor([8.0, 0.0]))[None].double()
-    for shrinkage, floor, variances in ((0.5, 1e-6, [6, 2]), (0.0, 0.25, [8, 1]), (1.0, 0, [4, 4])):
+    for shrinkage, floor, variances in ((0.5, 1e-6, [6, 2]), (0.0, 1.0, [8, 1]), (1.0, 0, [4, 4])):
         A, _ = whitening(mean, square, shrinkage, floor)
         assert A[0].diagonal().tolist() == pytest.approx([v**-0.5 for v in variances])
     A, c = whitening(mean + 3, torch.full((1, 2, 2), 9.0).double(), 0.0, 1e-6)

@@ -12,7 +12,9 @@ NeurIPS 2020, https://arxiv.org/abs/2006.04088. Algorithm 1, with the letters of
                   option II:  theta_j = mean of theta_i over the clients with j^ = j
 
 Section 4.1 adds weight sharing (a trunk common to all clusters, IFCA on the head only) and the
-stable-identity broadcast (once identities rest, each client is sent only its own model).
+stable-identity broadcast (once identities rest, each client is sent only its own model). The
+theorems of section 5 are about fresh samples in every round (`resample`, core/resampling.py):
+F_i of line j^ and that of g_i or LocalUpdate are then over two parts that no other round sees.
 
 Differences from the paper
 - The default start is `farthest`, not k random models (`start=random`): see `ifca_start.py`.
@@ -41,7 +43,8 @@ from coterie.core.cohort import BestModel, Cohort
 from coterie.core.errors import SettingError
 from coterie.core.fields import Cluster, Model, Size, Update
 from coterie.core.layout import keeps_statistics
-from coterie.core.local_training import LocalTraining, weighting_setting
+from coterie.core.local_training import weighting_setting
+from coterie.core.resampling import Resampling
 from coterie.core.settings import setting
 from coterie.core.shared_trunk import SharedTrunk
 from coterie.core.task import Task
@@ -61,18 +64,18 @@ class Upload(NamedTuple):
     cluster: Cluster  # [m] identity j^
     model: Model  # [m, p] theta_i
     trunk: Model  # [m, d - p] the shared trunk, if it is trained
-    size: Size  # [m] samples n_i
+    size: Size  # [m] samples n_i that it descended on
 
 
 class Gradients(NamedTuple):
     cluster: Cluster  # [m] identity j^
     gradient: Update  # [m, p] g_i
     trunk: Update  # [m, d - p] that of the shared trunk, if it is trained
-    size: Size  # [m] samples n_i
+    size: Size  # [m] samples n_i of the gradient
 
 
 @dataclass(frozen=True, kw_only=True)
-class IFCA(LocalTraining):
+class IFCA(Resampling):
     """Clients choose the cluster model with the lowest loss on their data and train it on."""
 
     traits: ClassVar[Traits] = Traits(clusters="k", models="models", withholds=True)
@@ -92,6 +95,9 @@ class IFCA(LocalTraining):
     start: str = setting("farthest", "start policy", one_of(*starts.POLICIES))
     tries: int = setting(10, "draws of k models that restarts and reject may make", at_least(1))
     start_rounds: int = setting(10, "training rounds in restarts, warm and farthest", at_least(1))
+    start_distance: float = setting(
+        0.25, "distance of near-truth from the truth, in separations", at_least(0), added=True
+    )
 
     def init(self, start: Start) -> State:
         at_most_clients(self, "k", start.clients)
@@ -144,7 +150,8 @@ class IFCA(LocalTraining):
 
     @on_client(fold=ByCluster)
     def train(self, cohort: Cohort, models: Tensor, trunk: Tensor) -> Upload:
-        return self._train(cohort, cohort.choose(self.sharing(cohort.task).whole(models, trunk)))
+        whole = self.sharing(cohort.task).whole(models, trunk)
+        return self._train(cohort, self.choose_model(cohort, whole))
 
     @on_client(fold=ByCluster)
     def train_own(self, cohort: Cohort, model: Tensor, trunk: Tensor, cluster: Tensor) -> Upload:
@@ -153,8 +160,8 @@ class IFCA(LocalTraining):
 
     @on_client(fold=ByCluster)
     def differentiate(self, cohort: Cohort, models: Tensor, trunk: Tensor) -> Gradients:
-        best = cohort.choose(self.sharing(cohort.task).whole(models, trunk))
-        return self._differentiate(cohort, best)
+        whole = self.sharing(cohort.task).whole(models, trunk)
+        return self._differentiate(cohort, self.choose_model(cohort, whole))
 
     @on_client(fold=ByCluster)
     def differentiate_own(
@@ -178,12 +185,13 @@ class IFCA(LocalTraining):
     def _train(self, cohort: Cohort, best: BestModel) -> Upload:
         """Option II: what clients send that train the whole model of their cluster."""
         sharing, frozen = self.sharing(cohort.task), self.share == "frozen"
-        part = sharing.part if frozen else None
+        part, cohort = sharing.part if frozen else None, self.descent_samples(cohort)
         own, trunk = sharing.parts(self.local_update(cohort, best.model, part=part))
         return Upload(best.cluster, own, trunk[:, :0] if frozen else trunk, cohort.size)
 
     def _differentiate(self, cohort: Cohort, best: BestModel) -> Gradients:
         """Option I: what clients send of the gradient at the whole model of their cluster."""
+        cohort = self.descent_samples(cohort)
         own, trunk = self.sharing(cohort.task).parts(self.client_gradient(cohort, best.model))
         trunk = trunk[:, :0] if self.share == "frozen" else trunk
         return Gradients(best.cluster, own, trunk, cohort.size)

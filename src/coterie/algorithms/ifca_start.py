@@ -40,9 +40,9 @@ def initial_models(ifca: IFCA, state: State, start: Start) -> Tensor:
     sharing = ifca.sharing(start.task)
 
     def advance(average: str, models: Tensor, clients: Clients) -> Tensor:
-        """The models after a round before the first, in which the trunk is held fixed."""
+        """The models after a round before the first: the trunk is held fixed, samples are all."""
         share = "none" if ifca.share == "none" else "frozen"
-        plain = replace(ifca, k=len(models), average=average, share=share, stable=0)
+        plain = replace(ifca, k=len(models), average=average, share=share, stable=0, resample=False)
         return plain.round(state._replace(models=models), clients)[0].models
 
     trial = starts.Trial(
@@ -52,5 +52,6 @@ def initial_models(ifca: IFCA, state: State, start: Start) -> Tensor:
         losses=partial(ask_losses, ifca.losses, trunk=state.trunk),
         advance=partial(advance, ifca.average),
         teach=partial(advance, "models"),
+        distance=ifca.start_distance,
     )
     return starts.begin_models(ifca.start, trial, ifca.tries, ifca.start_rounds)

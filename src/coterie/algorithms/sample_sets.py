@@ -5,7 +5,7 @@ Everything here happens on clients; `r` restarts are followed side by side.
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -15,6 +15,11 @@ from torch.nn.utils.rnn import pad_sequence
 from coterie.algorithms.k_fed import KFed
 from coterie.core import seeds
 from coterie.core.cohort import Cohort
+from coterie.core.errors import DataError
+from coterie.core.local_training import LocalTraining
+from coterie.core.settings import setting
+from coterie.core.validate import at_least, in_range, one_of
+from coterie.data.federation import Federation
 
 TINY = 1e-12  # a set that weighs no more has no samples
 
@@ -22,8 +27,50 @@ STARTS = ("random", "noise", "k-fed", "truth")
 PRIOR_STEPS = 10  # in which a client's own shares of clusters come to rest
 
 
+@dataclass(frozen=True, kw_only=True)
+class SetSettings(LocalTraining):
+    """The settings of UIFCA that say how sets are made."""
+
+    k: int = setting(2, "clusters", at_least(1))
+    start: str = setting(
+        "random",
+        "first sets; random: each sample by itself, noise: by one drawn model and noise, k-fed: by "
+        "k-FED, truth: by the labels, for reference",
+        one_of(*STARTS),
+    )
+    start_errors: float = setting(
+        0.0, "share of samples in a random set, with start=truth", in_range(0, 1)
+    )
+    k_local: int = setting(
+        0, "clusters that a client looks for with start=k-fed; 0: as many as k", at_least(0)
+    )
+    assign: str = setting(
+        "hard", "soft: samples count in all sets, by their posterior", one_of("hard", "soft")
+    )
+    folds: int = setting(1, "parts of the samples that take turns in cluster rounds", at_least(1))
+    prior: float = setting(
+        0.0,
+        "weight of losses against a client's own share of clusters; 0: no such prior",
+        at_least(0),
+    )
+    constant: str = setting(
+        "kept",
+        "removed: the mean loss of all samples under a model is subtracted before sets are made",
+        one_of("kept", "removed"),
+    )
+
+
+def check_start(settings: SetSettings, federation: Federation) -> None:
+    """Refuse to begin with true clusters that are not there."""
+    if settings.start == "truth" and not federation.train.has_labels:
+        raise DataError(
+            "UIFCA with start=truth begins with the labels of samples, which must be classes, but "
+            f"{federation.name} has none"
+        )
+
+
 def make_sets(
-    settings: Any,
+    settings: SetSettings,
     cohort: Cohort,
     judges: Tensor,
     constants: Tensor,
@@ -47,7 +94,7 @@ def make_sets(
     return one_hot(label, k, mask).to(loss.dtype), loss
 
 
-def fold_of_turn(settings: Any, cohort: Cohort, number: Tensor, seed: Tensor) -> Cohort:
+def fold_of_turn(settings: SetSettings, cohort: Cohort, number: Tensor, seed: Tensor) -> Cohort:
     """Clients with the samples whose turn it is in a cluster round."""
     if settings.folds == 1:
         return cohort
@@ -55,7 +102,9 @@ def fold_of_turn(settings: Any, cohort: Cohort, number: Tensor, seed: Tensor) ->
     return cohort.among(fold == int(number) % settings.folds)
 
 
-def first_label(settings: Any, cohort: Cohort, chosen: Tensor, seed: Tensor, r: int) -> Tensor:
+def first_label(
+    settings: SetSettings, cohort: Cohort, chosen: Tensor, seed: Tensor, r: int
+) -> Tensor:
     """The first sets, as the index of each sample's set, [m, n, r]."""
     k = settings.k
     if settings.start == "k-fed":
@@ -78,7 +127,7 @@ def fill_rows(label: Tensor, cohort: Cohort) -> Tensor:
     return pad(label, (0, cohort.mask.shape[1] - label.shape[1]))
 
 
-def k_fed(settings: Any) -> KFed:
+def k_fed(settings: SetSettings) -> KFed:
     """The method that makes the first sets with start=k-fed."""
     return KFed(k=settings.k, k_local=settings.k_local, server="k-means")
 

@@ -37,6 +37,7 @@ import torch
 from torch import Tensor
 
 from coterie.algorithms import sample_sets, uifca_exact, uifca_scaling
+from coterie.algorithms.sample_sets import SetSettings
 from coterie.algorithms.steps import Choice, ask_cluster
 from coterie.core import seeds
 from coterie.core.algorithm import Info, Serving, Start, Traits
@@ -44,13 +45,11 @@ from coterie.core.clients import Clients, on_client
 from coterie.core.cohort import Cohort
 from coterie.core.errors import SettingError
 from coterie.core.fields import Loss, Model, Statistic
-from coterie.core.local_training import LocalTraining
 from coterie.core.settings import setting
 from coterie.core.task import Task
 from coterie.core.validate import above, at_least, in_range, one_of
 from coterie.data.federation import Federation
-from coterie.networks.flows import LinearFlow, LinearFlowModule
-from coterie.tasks.defaults import default_task
+from coterie.tasks.defaults import density_task
 from coterie.tasks.density import Density
 from coterie.vectors.folds import WeightedRows
 
@@ -87,10 +86,9 @@ class Upload(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class UIFCA(LocalTraining):
+class UIFCA(SetSettings):
     """Clients sort their samples by k generative models and train each on its own samples."""
 
-    k: int = setting(2, "clusters", at_least(1))
     fit_rounds: int = setting(
         5, "rounds tau of FedAvg that fit the models of a cluster round", at_least(1)
     )
@@ -103,18 +101,6 @@ class UIFCA(LocalTraining):
         one_of("descent", "exact"),
     )
     fresh: bool = setting(True, "whether models begin anew in every cluster round")
-    start: str = setting(
-        "random",
-        "first sets; random: each sample by itself, noise: by one drawn model and noise, k-fed: by "
-        "k-FED, truth: by the labels, for reference",
-        one_of(*sample_sets.STARTS),
-    )
-    start_errors: float = setting(
-        0.0, "share of samples in a random set, with start=truth", in_range(0, 1)
-    )
-    k_local: int = setting(
-        0, "clusters that a client looks for with start=k-fed; 0: as many as k", at_least(0)
-    )
     restarts: int = setting(
         0,
         "random starts, of which the best by training loss is kept; 0: 4, or 16 with fit=exact",
@@ -123,26 +109,12 @@ class UIFCA(LocalTraining):
     restart_rounds: int = setting(
         8, "cluster rounds for which all restarts are followed", at_least(1)
     )
-    assign: str = setting(
-        "hard", "soft: samples count in all sets, by their posterior", one_of("hard", "soft")
-    )
-    folds: int = setting(1, "parts of the samples that take turns in cluster rounds", at_least(1))
-    prior: float = setting(
-        0.0,
-        "weight of losses against a client's own share of clusters; 0: no such prior",
-        at_least(0),
-    )
-    constant: str = setting(
-        "kept",
-        "removed: the mean loss of all samples under a model is subtracted before sets are made",
-        one_of("kept", "removed"),
-    )
     shrinkage: float = setting(
         1.0, "share of a sphere in the first covariances of fit=exact", in_range(0, 1)
     )
     annealing: float = setting(0.5, "factor on the shrinkage after a cluster round", in_range(0, 1))
     floor: float = setting(
-        1e-6, "least variance of fit=exact, as a share of the mean one", above(0)
+        1e-6, "least variance of fit=exact, as a share of that of all samples", above(0)
     )
 
     traits: ClassVar[Traits] = Traits(clusters="k", clients_draw=True)
@@ -152,10 +124,8 @@ class UIFCA(LocalTraining):
 
     def task(self, default: Task, federation: Federation) -> Task:
         """The density that the network gives; a linear flow where it gives none."""
-        if isinstance(default, Density):
-            return default
-        flow = default_task(federation, LinearFlow())
-        return flow.double() if default.layout.dtype == torch.float64 else flow
+        sample_sets.check_start(self, federation)
+        return density_task(federation, default)
 
     measure_samples = uifca_scaling.measure_samples
     measure_losses = uifca_scaling.measure_losses
@@ -281,7 +251,7 @@ class UIFCA(LocalTraining):
             raise SettingError(
                 f"UIFCA learns distributions: its task must be Density, got {type(task).__name__}"
             )
-        if self.fit == "exact" and not isinstance(task.module, LinearFlowModule):
+        if self.fit == "exact" and not task.is_linear_flow:
             raise SettingError(
                 "`fit` of UIFCA must be descent for networks that are not linear-flow, got exact"
             )

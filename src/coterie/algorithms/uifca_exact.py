@@ -16,7 +16,7 @@ set's S. Shrinkage a loosens that: it is 1 in the first cluster round, then 1/2,
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,7 +31,7 @@ from coterie.vectors.folds import WeightedRows
 from coterie.vectors.moments import SecondMoments, whitening
 
 
-class Moments(NamedTuple):
+class SetMoments(NamedTuple):
     size: Statistic  # [m, r k] |S_{i,k}|
     mean: Statistic  # [m, r k, f] of the samples u in a set
     square: Statistic  # [m, r k, f f] mean of u u^T
@@ -40,7 +40,7 @@ class Moments(NamedTuple):
 
 @on_client(fold=WeightedRows)
 def measure_sets(
-    self: Any,
+    self: sample_sets.SetSettings,
     cohort: Cohort,
     judges: Tensor,
     constants: Tensor,
@@ -48,7 +48,7 @@ def measure_sets(
     number: Tensor,
     seed: Tensor,
     scaling: Tensor,
-) -> Moments:
+) -> SetMoments:
     cohort = sample_sets.fold_of_turn(self, cohort, number, seed)
     weight, loss = sample_sets.make_sets(self, cohort, judges, constants, chosen, seed)
     size = weight.sum(1).flatten(1)
@@ -57,7 +57,7 @@ def measure_sets(
     total = torch.stack([w.T @ x for w, x in zip(weights, points, strict=True)])
     mean = sample_sets.divide(total, size[:, :, None])
     square = Lazy(SecondMoments(points, weights))
-    return Moments(size, mean, square, sample_sets.mean_of_sets(loss, weight, size))
+    return SetMoments(size, mean, square, sample_sets.mean_of_sets(loss, weight, size))
 
 
 def summed_moments(features: int) -> dict[str, str | int]:

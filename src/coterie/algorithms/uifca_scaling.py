@@ -28,8 +28,9 @@ class MeanLosses(NamedTuple):
 
 @on_client(fold=WeightedRows)
 def measure_samples(self: Any, cohort: Cohort) -> Scales:
+    density: Any = cohort.task
     # In double precision: far from zero a scale is what is left of the difference of large numbers.
-    points = [x.flatten(1).double() for x, _ in cohort]
+    points = [density.unscaled(x).double() for x, _ in cohort]
     size = cohort.size[:, None].to(points[0].dtype)
     mean = torch.stack([x.sum(0) / max(1, len(x)) for x in points])[:, None]
     square = torch.stack([x.square().sum() / max(1, len(x)) for x in points])

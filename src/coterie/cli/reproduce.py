@@ -24,7 +24,8 @@ def add_reproduce(commands: Any) -> None:
 
 
 def reproduce_command(options: argparse.Namespace) -> int:
-    from coterie.experiment import recipes
+    from coterie.experiment import rates, recipes
+    from coterie.experiment.recipe_figures import read_curves
     from coterie.report.text_tables import markdown_table
 
     if options.name is None:
@@ -49,9 +50,15 @@ def reproduce_command(options: argparse.Namespace) -> int:
     head, rows, orders = recipe.verdicts(numbers)
     print(markdown_table(head, rows))
     print("\n".join(orders))
+    folders = recipe.run_folders(mode, seeds, place, options.only)
+    saved = recipe.save_numbers(mode, seeds, numbers, read_curves(folders, recipe.panels))
+    if recipe.rates:
+        print("\n" + markdown_table(rates.HEAD, recipe.rate_rows(mode)))
     if recipe.notes:
         print("\n" + recipe.notes.strip())
-    print(f"\nWritten to {recipe.save_numbers(mode, seeds, numbers)}; the runs are in {place}")
+    picture = recipe.save_picture(mode)
+    drawn = "" if picture is None else f" and {picture}"
+    print(f"\nWritten to {saved}{drawn}; the runs are in {place}")
     if failure:
         raise CoterieError(failure)
     return 0

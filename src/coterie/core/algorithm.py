@@ -11,7 +11,7 @@ from torch import Tensor
 
 from coterie.core import seeds
 from coterie.core.clients import Clients
-from coterie.core.errors import CoterieError, SettingError
+from coterie.core.errors import CoterieError, DataError, SettingError
 from coterie.core.task import Task
 
 REDRAWS = 20  # draws that may coincide by chance, as of a few coin flips
@@ -38,6 +38,7 @@ class Start:
     seed: int
     withheld: bool = False  # whether the server is not told which client is in which cluster
     truth: Tensor | None = None  # [m] true clusters; for reference methods only
+    parameters: Tensor | None = None  # [groups, d] true parameters; for reference starts only
     initial: Tensor | None = None  # [j, d] the models to begin with; None: the task draws them
     asked: list[int] = field(default_factory=list)  # how many models were asked for, each time
 
@@ -163,13 +164,37 @@ class Algorithm(Protocol[State]):
     """A method of federated learning. Its settings are the fields of a frozen dataclass.
 
     It may name its task, `task(default, federation) -> Task`: what it learns on a federation where
-    others would learn `default`. It may declare its `traits`.
+    others would learn `default`. It may declare its `traits`. It may have to know how many rounds a
+    run has, `for_rounds(rounds) -> Algorithm`, and may need more than one sample of every client:
+    `least_samples`.
     """
 
     def init(self, start: Start) -> State: ...
     def round(self, state: State, clients: Clients) -> tuple[State, Info]: ...
     def serve(self, state: State, clients: Clients) -> Serving:
         """Give each of `clients` a model, also one that never took part in a round."""
+
+
+def algorithm_for_rounds(algorithm: Any, rounds: int) -> Any:
+    """The algorithm in a run of so many rounds, which it refuses if it cannot have as many."""
+    settle = getattr(algorithm, "for_rounds", None)
+    return algorithm if settle is None else settle(rounds)
+
+
+def least_samples(algorithm: object) -> int:
+    """How many samples every client must have, as far as the algorithm says so."""
+    found: int = getattr(algorithm, "least_samples", 1)
+    return found
+
+
+def check_least_samples(algorithm: object, sizes: Tensor) -> None:
+    """Refuse clients with so many samples [m] if one has too few for the algorithm."""
+    least = least_samples(algorithm)
+    if len(sizes) and int(sizes.min()) < least:
+        raise DataError(
+            f"every client must have at least {least} samples for {type(algorithm).__name__} with "
+            f"these settings, got {int(sizes.min())} of client {int(sizes.argmin())}"
+        )
 
 
 def serve_clients(algorithm: Algorithm[State], state: State, clients: Clients) -> Serving:

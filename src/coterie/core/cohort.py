@@ -441,6 +441,20 @@ class Cohort:
         """The same clients with the `share` of their samples that `split` keeps; 1: with all."""
         return self if share >= 1 else self.split(share)[0]
 
+    def disjoint_part(self, which: int, of: int) -> Cohort:
+        """The same clients with one of `of` disjoint parts of their samples, counted from 0.
+
+        Parts differ by one sample at most, the first being the larger ones, and all of them
+        together are all samples. As in `split`, a client's parts are the same whenever it is asked,
+        whatever its id.
+        """
+        chosen: dict[int, Tensor] = {}
+        for size in set(self._sizes):
+            generator = seeds.generator(self._address[0], "parts", size)
+            order = torch.randperm(size, generator=generator, device="cpu")
+            chosen[size] = order.tensor_split(of)[which]
+        return self._with_samples([chosen[size] for size in self._sizes], f"part {which}")
+
     def subset(self, places: Tensor) -> Cohort:
         """The clients at `places` [a] among these; their randomness begins anew."""
         rows = Rows(*(part[places] for part in self._rows))

@@ -2,7 +2,8 @@
 
 A client is a pair of samples and targets. Samples are an array, a list of sequences of their own
 lengths, or several inputs (a tuple, or a dictionary with their names); targets an array or a list
-of sequences. What is a list of sequences with some client is one with all of them.
+of sequences, or None where there are none. What is a list of sequences with some client is one with
+all of them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from coterie.core.samples import Inputs, Ragged, Stored
 
 SAMPLES, TARGETS = "samples", "targets"  # what the parts of a client are called
 INPUT = "input "  # and each of several inputs, before its name
-Parts = dict[str, Tensor | Ragged]  # of one client; the last are its targets
+Parts = dict[str, Tensor | Ragged]  # of one client; the last are its targets, if it has any
 
 
 def read_clients(clients: Iterable[Any]) -> list[Parts]:
@@ -38,11 +39,24 @@ def sequence_parts(*groups: Iterable[Parts]) -> set[str]:
     return {name for parts in every for name, part in parts.items() if isinstance(part, Ragged)}
 
 
+def have_targets(clients: Sequence[Parts]) -> bool:
+    """Whether clients have targets; refuse that some have and others do not."""
+    having = [TARGETS in parts for parts in clients]
+    if any(having) and not all(having):
+        raise DataError(
+            "all clients must have targets, or none: "
+            f"client {having.index(False)} has none, client {having.index(True)} has some"
+        )
+    return all(having)
+
+
 def store_clients(clients: Sequence[Parts], sequences: set[str]) -> tuple[Stored, Stored, Tensor]:
     """All samples, all targets, and the sizes of the clients, [m].
 
-    The parts of the names `sequences` are stored as such.
+    The parts of the names `sequences` are stored as such. Zeros stand for targets where there are
+    none.
     """
+    labelled = have_targets(clients)
     names, stored = list(clients[0]), {}
     for i, parts in enumerate(clients):
         if list(parts) != names:
@@ -56,10 +70,11 @@ def store_clients(clients: Sequence[Parts], sequences: set[str]) -> tuple[Stored
             parts_of_all = [as_ragged(part) for part in parts_of_all]
         check_one_kind(name, parts_of_all)
         stored[name] = join_parts(parts_of_all)
-    targets = stored.pop(TARGETS)
+    sizes = torch.tensor([len(parts[names[0]]) for parts in clients])
+    targets = stored.pop(TARGETS) if labelled else torch.zeros(int(sizes.sum()))
     inputs = {name.removeprefix(INPUT): part for name, part in stored.items()}
     x = stored[SAMPLES] if SAMPLES in stored else Inputs(inputs)
-    return x, targets, torch.tensor([len(parts[TARGETS]) for parts in clients])
+    return x, targets, sizes
 
 
 def input_names(parts: Iterable[str]) -> str:
@@ -108,7 +123,8 @@ def read_client(i: int, client: Any) -> Parts:
     try:
         inputs = named_inputs(x)
         parts = {name: read_part(part) for name, part in inputs.items()}
-        parts[TARGETS] = read_part(y)
+        if y is not None:
+            parts[TARGETS] = read_part(y)
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(f"client {i}: not an array of numbers ({error})") from error
     check_sizes(i, parts)
@@ -124,14 +140,18 @@ def read_client(i: int, client: Any) -> Parts:
 
 def check_sizes(i: int, parts: Parts) -> None:
     """Refuse parts that do not have a value for each of a client's samples, and no samples."""
-    count = len(parts[TARGETS]) if is_list(parts[TARGETS]) else -1
-    samples = parts.get(SAMPLES)
-    fits = len(parts) > 1 and all(is_list(p) and len(p) == count for p in parts.values())
+    last = next(reversed(parts.values()), torch.tensor(0))  # the targets, if there are any
+    count = len(last) if is_list(last) else -1
+    samples, fewest = parts.get(SAMPLES), 2 if TARGETS in parts else 1
+    fits = len(parts) >= fewest and all(is_list(p) and len(p) == count for p in parts.values())
     if not fits or (isinstance(samples, Tensor) and samples.dim() < 2):
         shapes = [
             f"{len(part)} sequences" if isinstance(part, Ragged) else str(list(part.shape))
             for part in parts.values()
         ]
+        if TARGETS not in parts:
+            found = ", ".join(shapes) or "none"
+            raise DataError(f"client {i} must have samples [n, ...], got shapes {found}")
         raise DataError(
             f"client {i} must have samples [n, ...] and n targets, got shapes "
             f"{', '.join(shapes[:-1]) or 'none'} and {shapes[-1]}"

@@ -21,7 +21,13 @@ from coterie.core.errors import DataError, SettingError
 from coterie.core.rows import Rows
 from coterie.core.sample_kinds import numbers_per_sample, stored_tensors
 from coterie.core.samples import place_rows, view_rows
-from coterie.data.client_samples import Parts, read_clients, sequence_parts, store_clients
+from coterie.data.client_samples import (
+    Parts,
+    have_targets,
+    read_clients,
+    sequence_parts,
+    store_clients,
+)
 
 
 class Indexable(Protocol):
@@ -127,6 +133,7 @@ class Federation:
     truth: Tensor | None = None  # [groups, d] true parameters, for synthetic data
     noise: float | None = None  # standard deviation of the noise, for synthetic data
     sample_clusters: bool = False  # labels are the true clusters of samples, to score by
+    labelled: bool = True  # samples have targets; else these are zeros, which nobody may learn
     name: str = "own data"
     clients: tuple[str, ...] = ()  # names of the clients, where they have any
     features: tuple[str, ...] = ()  # names of the features
@@ -169,7 +176,8 @@ class Federation:
 
         x may also be a list of n sequences of their own lengths, or several inputs: a tuple, or a
         dictionary with their names. y may be a list of n sequences, or [n, c] probabilities of c
-        classes. docs/samples.md has examples.
+        classes. docs/samples.md has examples. Where y is None with all clients, samples have no
+        targets and can only be clustered.
 
         >>> import numpy as np
         >>> federation = Federation.from_clients(
@@ -184,7 +192,8 @@ class Federation:
         train = Samples.store(parts, sequences)
         tested = None if test_parts is None else Samples.store(test_parts, sequences)
         numbers, test_numbers = number_clusters(cluster, test_cluster)
-        return cls(train, tested, numbers, unseen, test_numbers, name=name)
+        labelled = have_targets([*parts, *(test_parts or [])])
+        return cls(train, tested, numbers, unseen, test_numbers, name=name, labelled=labelled)
 
     @staticmethod
     def from_table(
@@ -193,7 +202,8 @@ class Federation:
         """A federation from a file, data frame, Arrow table or Hugging Face dataset.
 
         The settings are those of `coterie describe table`: `client` and `label` name the columns
-        that say whose row it is and what is to be predicted.
+        that say whose row it is and what is to be predicted. Without a label, samples can only be
+        clustered.
 
         >>> import pytest; pyarrow = pytest.importorskip("pyarrow")
         >>> rows = {"client": ["a", "a", "b", "b"], "label": [0, 1, 0, 1], "age": [30, 40, 50, 60]}
@@ -210,8 +220,8 @@ class Federation:
     def from_folder(path: str | Path, **settings: Any) -> Federation:
         """A federation from a folder with one `.npz`, `.csv` or `.parquet` file per client.
 
-        The settings are those of `from_table`. `.npz` files hold arrays x and y, which are taken as
-        they are; then `label`, `features`, `categories` and `standardise` do nothing.
+        The settings are those of `from_table`. `.npz` files hold arrays x and y, or x alone, which
+        are taken as they are; then `label`, `features`, `categories` and `standardise` do nothing.
         """
         from coterie.data.tables.read import existing_path
 

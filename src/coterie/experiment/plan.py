@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from coterie.core.algorithm import algorithm_for_rounds
 from coterie.core.errors import CheckpointError, DataError, SettingError, did_you_mean
 from coterie.core.settings import added_settings
 from coterie.core.task import Task
@@ -175,14 +176,15 @@ def assemble_plan(
 ) -> Plan:
     """The plan with these values; of settings with several it holds the first."""
     values = values | {name: several[0] for name, several in grid.items()}
+    settings = make_settings(RunSettings, values)
     return Plan(
         algorithm,
         federation,
         values["network"],
-        make_settings(owners.algorithm, values),
+        algorithm_for_rounds(make_settings(owners.algorithm, values), settings.rounds),
         make_settings(owners.federation, values),
         make_settings(owners.network, values),
-        make_settings(RunSettings, values),
+        settings,
         command,
         grid,
     )
@@ -226,8 +228,11 @@ def plan_again(config: dict[str, Any], words: list[str]) -> Plan:
     rounds = check_same_plan(plan, owners, words)
     if rounds == plan.settings.rounds:
         return plan
-    settings = replace(plan.settings, rounds=rounds)
-    return plan._replace(settings=settings, command=with_rounds(plan.command, rounds))
+    return plan._replace(
+        algorithm=algorithm_for_rounds(plan.algorithm, rounds),
+        settings=replace(plan.settings, rounds=rounds),
+        command=with_rounds(plan.command, rounds),
+    )
 
 
 def with_rounds(command: str, rounds: int) -> str:

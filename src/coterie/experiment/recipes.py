@@ -4,8 +4,9 @@ A recipe is `recipes/PAPER/NAME.toml`. Each of its entries is a line of `coterie
 paper prints for it, and how near ours should come. An entry with `each`, a list of tables, stands
 for one entry for each of them, their values filled in where {name} stands; those that say
 `quick = false` are left out of the quick mode. `coterie reproduce` runs the entries and keeps what
-it measured in `recipes/PAPER/NAME.json`. All tables and figures of the papers, also those without a
-recipe, are in `recipes/papers.toml`.
+it measured in `recipes/PAPER/NAME.json`. A recipe may ask for the slopes of numbers (`rates.py`)
+and for curves (`recipe_figures.py`), which are drawn beside it. All tables and figures of the
+papers, also those without a recipe, are in `recipes/papers.toml`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import itertools
 import shlex
 import tomllib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -22,8 +23,12 @@ from typing import Any
 import coterie
 from coterie.core.errors import SettingError, did_you_mean
 from coterie.evaluation.significance import finite_metrics
+from coterie.experiment import rates
+from coterie.experiment.rates import Rate
+from coterie.experiment.recipe_figures import CurvePanel, EntryCurves, RecipeNumbers, recipe_panels
 from coterie.experiment.sweeps import Job
 from coterie.files import read_json, to_json, write_text
+from coterie.report.svg_charts import draw_charts
 from coterie.report.text_tables import markdown_table
 
 Number = tuple[float, float]  # mean and standard deviation over seeds
@@ -39,6 +44,8 @@ class Entry:
     quick: str | None  # settings that make it quick; None: left out in quick mode
     published: dict[str, float]
     tolerance: dict[str, float]
+    template: str = ""  # its name before values were filled in
+    values: dict[str, Any] = field(default_factory=dict)  # these values
 
     def words(self, mode: str) -> list[str]:
         """The words of `coterie run`; in quick mode with the settings that make it quick."""
@@ -60,6 +67,8 @@ class Entry:
                 None if quick is None else quick.format(**values),
                 raw.get("published", {}),
                 raw.get("tolerance", {}),
+                raw["name"],
+                values,
             )
 
 
@@ -78,13 +87,17 @@ class Recipe:
     order: Sequence[list[str]] = ()  # entries by rising merit, as the paper has them
     merit: str = "accuracy"  # the metric of that order
     show: Sequence[str] = ()  # metrics to show also where the paper prints none
+    rates: Sequence[Rate] = ()
+    panels: Sequence[CurvePanel] = ()  # curves by round
 
     @classmethod
     def read(cls, path: Path) -> Recipe:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
         seeds = {"quick": raw.pop("quick_seeds", 1), "full": raw.pop("seeds")}
         entries = [entry for each in raw.pop("entry") for entry in Entry.expand(each)]
-        return cls(path, seeds, entries, **raw)
+        slopes = [Rate(**each) for each in raw.pop("rate", [])]
+        panels = [CurvePanel(**each) for each in raw.pop("curves", [])]
+        return cls(path, seeds, entries, rates=slopes, panels=panels, **raw)
 
     @property
     def name(self) -> str:
@@ -123,20 +136,54 @@ class Recipe:
         found: dict[str, Any] = read_json(self.path.with_suffix(".json"), {})
         return found
 
-    def save_numbers(self, mode: str, seeds: int, numbers: dict[str, dict[str, Number]]) -> Path:
+    def save_numbers(
+        self,
+        mode: str,
+        seeds: int,
+        numbers: dict[str, dict[str, Number]],
+        curves: EntryCurves | None = None,
+    ) -> Path:
         """Write what was measured beside the recipe; numbers of other entries and modes stay."""
         path = self.path.with_suffix(".json")
         before = self.measured.get(mode, {"seeds": {}, "entries": {}})
         names = [entry.name for entry in self.entries]
-        counts = {**before["seeds"], **dict.fromkeys(numbers, seeds)}
-        entries = {**before["entries"], **numbers}
-        record = {
-            "coterie": coterie.__version__,
-            "seeds": {name: counts[name] for name in names if name in counts},
-            "entries": {name: entries[name] for name in names if name in entries},
+        kept = {
+            "seeds": {**before["seeds"], **dict.fromkeys(numbers, seeds)},
+            "entries": {**before["entries"], **numbers},
+            "curves": {**before.get("curves", {}), **(curves or {})},
         }
+        record: dict[str, Any] = {"coterie": coterie.__version__}
+        for part, found in kept.items():
+            if found or part != "curves":
+                record[part] = {name: found[name] for name in names if name in found}
         write_text(path, to_json({**self.measured, mode: record}, indent=2) + "\n")
         return path
+
+    def rate_rows(self, mode: str) -> list[list[str]]:
+        """The measured slopes beside those of the theory, by all that was measured in a mode."""
+        return rates.rate_rows(self.rates, self.entries, self.measured[mode])
+
+    def save_picture(self, mode: str) -> Path | None:
+        """Draw what was measured in a mode beside the recipe, if there is something to draw."""
+        numbers = RecipeNumbers(self.entries, self.rates, self.panels, self.measured[mode])
+        panels = recipe_panels(numbers)
+        if not panels:
+            return None
+        path = self.path.with_name(f"{self.path.stem}-{mode}.svg")
+        write_text(path, draw_charts(panels, f"{self.item}: {self.title}"))
+        return path
+
+    def run_folders(
+        self, mode: str, seeds: int, folder: Path, only: str = ""
+    ) -> dict[str, list[Path]]:
+        """The folders of the runs of every chosen entry that are all done."""
+        jobs = iter(self.jobs(mode, seeds, folder, only))
+        found = {}
+        for entry in self.select_entries(mode, only).values():
+            mine = list(itertools.islice(jobs, seeds))
+            if all(job.result is not None for job in mine):
+                found[entry.name] = [job.folder for job in mine]
+        return found
 
     def numbers(
         self, mode: str, seeds: int, results: Sequence[dict[str, Any] | None], only: str = ""

@@ -35,6 +35,7 @@ from coterie.experiment.settings import RunSettings
 from coterie.experiment.training import Training
 from coterie.registry import algorithm_name
 from coterie.report.sample_sheets import sample_sheets
+from coterie.tasks.defaults import check_labelled
 from coterie.tensors.threads import adaptive_threads
 
 OnRound = Callable[[Record, "Run"], object]  # called after each round, with its record
@@ -69,6 +70,7 @@ class Run:
     ) -> None:
         at_most_clients(settings, "per_round", len(federation))
         check_withholding(algorithm, settings)
+        check_labelled(algorithm, federation, task)
         for part in (federation.train, federation.test):
             if part is not None:
                 task.check_samples(part.x, part.y)
@@ -321,6 +323,7 @@ class Run:
 
         It is -1 where clients make a model of their own, as those of `local` do.
         """
+        check_labelled(self.algorithm, federation, self.task)
         self.task.check_samples(federation.train.x, federation.train.y)
         count = len(self.federation)
         unseen = Simulator(

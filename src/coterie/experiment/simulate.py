@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from coterie.core.algorithm import Algorithm
+from coterie.core.algorithm import Algorithm, algorithm_for_rounds
 from coterie.core.errors import SettingError, did_you_mean
 from coterie.core.sampling import Sampling
 from coterie.core.task import Task
@@ -65,6 +65,7 @@ def simulate(
     """
     check_arguments(algorithm, federation, task)
     wanted = make_run_settings(settings)
+    algorithm = algorithm_for_rounds(algorithm, wanted.rounds)
     task = algorithm_task(algorithm, federation, task)
     sampling = None if participants is None else make_sampling(participants)
     if grid or wanted.starts > 1:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from coterie.channel.metering import ByteMeter
 from coterie.core import seeds
-from coterie.core.algorithm import Info, Start
+from coterie.core.algorithm import Info, Start, check_least_samples
 from coterie.core.errors import CoterieError, SettingError
 from coterie.core.population import Population
 from coterie.core.sampling import Sampling
@@ -77,6 +77,7 @@ class Training:
     def begin(self) -> None:
         """Let the algorithm make its first state."""
         began = time.perf_counter()
+        check_least_samples(self.algorithm, self.population.sizes)
         start = self._first()
         with self.health.record_warnings():
             self.state = self.algorithm.init(start)
@@ -98,6 +99,7 @@ class Training:
             # The first start is that of a run alone.
             seed=seeds.derive(seed, "another start", self.start) if self.start else seed,
             truth=self.federation.cluster,
+            parameters=self.federation.truth,
             initial=self.initial,
         )
         if copies > 1 and start.brings_weights:

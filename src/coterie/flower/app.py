@@ -174,6 +174,7 @@ def app_from_arguments(arguments: list[str]) -> App:
     schema = None
     if plan.federation_name == "table":
         prepared = plan.federation.prepare(plan.federation.path, plan.settings.seed)
+        plan.prepare(prepared.federation)  # refuses what the algorithm cannot learn on
         schema = Schema.from_table(prepared)
     return App.from_config(App(plan, network, schema).config())
 

@@ -64,7 +64,7 @@ class Network:
         # What clients keep is on their nodes' disks. Here is when each of them last kept something.
         self.memory = ClientMemory(self.population)
         roster.require_frozen(frozen_digest(self.task.module))
-        made_up = placeholder.train
+        made_up, self.labelled = placeholder.train, placeholder.labelled
         self.chunking = Chunking(self.task, made_up.sample_numbers, settings.chunk)
         # One sample stands for all where only its shape counts.
         x, y = made_up.x[:1], made_up.y[:1]
@@ -88,6 +88,7 @@ class Network:
             clients=tuple(self.names),
             classes=self.app.schema.classes if self.app.schema else (),
             sample_clusters=not self.task.predicts and self.samples.has_labels,
+            labelled=self.labelled,
         )
 
     def at(

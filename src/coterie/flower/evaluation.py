@@ -80,7 +80,7 @@ class NetworkScorer:
             return serving.ids, None
         drawn = ("losses" if compares_losses(serving) else "gradients") if with_map else ""
         schema = self.network.app.schema
-        classes = len(schema.classes) if schema else MAX_CLASSES
+        classes = max(len(schema.classes), 1) if schema else MAX_CLASSES
         scores = ScoreExchange(serving, part, drawn, classes)
         replies = self.network.ask("score", serving.ids, scores.contents, scores.read)
         refused: dict[int, str] = {}

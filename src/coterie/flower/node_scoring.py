@@ -69,9 +69,13 @@ def compute_by_chunk(
 
 
 def count_clusters(found: Tensor, cohort: Any, models: int, classes: int) -> Tensor:
-    """How many samples of each true cluster each found cluster holds, [m, models, classes]."""
+    """How many samples of each true cluster each found cluster holds, [m, models, classes].
+
+    Where targets are no clusters, all samples count as of the first.
+    """
     tables = []
     for row, (_, y) in zip(found, cohort, strict=True):
-        pairs = row[: len(y)] * classes + y
+        true = torch.zeros_like(row[: len(y)]) if y.is_floating_point() else y
+        pairs = row[: len(y)] * classes + true
         tables.append(torch.bincount(pairs, minlength=models * classes).view(models, classes))
     return torch.stack(tables)

@@ -103,11 +103,17 @@ class ImageCoupling(nn.Module):
     changed: Tensor
 
     def __init__(
-        self, pair: Pair, parts: Sequence[Tensor], channels: int, blocks: int, norm: bool
+        self,
+        pair: Pair,
+        parts: Sequence[Tensor],
+        rows: int,
+        channels: int,
+        blocks: int,
+        norm: bool,
     ) -> None:
         super().__init__()
+        self.rows = rows  # of the image
         features = sum(map(len, parts))
-        self.side = round(features**0.5)
         for name, some in zip(("seen", "changed"), pair, strict=True):
             mask = torch.zeros(features)
             mask[torch.cat([parts[j] for j in some])] = 1
@@ -132,7 +138,7 @@ class ImageCoupling(nn.Module):
 
     def scale_and_shift(self, u: Tensor) -> tuple[Tensor, Tensor]:
         """The log-scales s and the shifts t of all pixels, 0 for those that are not changed."""
-        image = (u * self.seen).view(len(u), 1, self.side, -1)
+        image = (u * self.seen).view(len(u), 1, self.rows, -1)
         s, t = self.net(image).flatten(2).unbind(1)
         return bounded(s) * self.changed, t * self.changed
 

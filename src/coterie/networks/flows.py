@@ -10,9 +10,9 @@ A flow is an invertible map z = f(x) to standard normal noise, written in the de
                   (L. Dinh, J. Sohl-Dickstein, S. Bengio: Density estimation using Real NVP,
                   https://arxiv.org/abs/1605.08803)
 
-Samples that are vectors are first centred and divided by one number, u = (x - shift) / scale. Both
-are buffers of the network that begin with 0 and 1: who knows the data may set them
-(`Density.with_scaling`). Images come with pixels in 0 to 1, of which RealNVP takes the logits.
+Samples are first centred and divided by one number, u = (x - shift) / scale. Both are buffers of
+the network that begin with 0 and 1: who knows the data may set them (`Density.with_scaling`).
+Images come with pixels in 0 to 1, of which RealNVP takes the logits before that.
 
 In the density direction samples that lie in a subspace do no harm: A grows without end along the
 directions in which they do not vary, but only with the root of the number of steps.
@@ -81,9 +81,9 @@ class RealNvp(Settings):
                 f"number of rows and columns, got conv for {list(shape)}"
             )
         pairs, parts = self.pairs(features), partition(self.masks, shape)
-        inputs = PixelLogits() if image else Standardise(features)
+        inputs = (StandardiseLogits if image else Standardise)(features)
         if self.nets == "conv":
-            sizes = self.channels, self.blocks, self.norm == "batch"
+            sizes = shape[0], self.channels, self.blocks, self.norm == "batch"
             images = [ImageCoupling(pair, parts, *sizes) for pair in pairs]
             return RealNvpModule(inputs, images, torch.arange(features), shape)
         vectors = [PartCoupling(pair, parts, self.hidden) for pair in pairs]
@@ -118,27 +118,35 @@ class Standardise(nn.Module):
         self.register_buffer("shift", torch.zeros(features))
         self.register_buffer("scale", torch.ones(()))
 
+    def unscaled(self, x: Tensor) -> Tensor:
+        """The numbers [n, features] that are centred and scaled: those of the samples."""
+        return x.flatten(1)
+
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Scaled samples [n, features], and the log-determinant [] of that."""
-        return (x - self.shift) / self.scale, -len(self.shift) * self.scale.log()
+        """Scaled samples [n, features], and the log-determinants of that, [] or [n]."""
+        return (self.unscaled(x) - self.shift) / self.scale, -len(self.shift) * self.scale.log()
 
     def inverse(self, u: Tensor) -> Tensor:
         """The samples that scaled ones stand for."""
         return u * self.scale + self.shift
 
 
-class PixelLogits(nn.Module):
-    """u = logit(alpha + (1 - 2 alpha) x) of pixels in 0 to 1."""
+class StandardiseLogits(Standardise):
+    """The same for the logits of pixels in 0 to 1, logit(alpha + (1 - 2 alpha) x)."""
+
+    def unscaled(self, x: Tensor) -> Tensor:
+        """The logits [n, features] of pixels."""
+        return squeeze_pixels(x.flatten(1)).logit()
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits [n, features], and the log-determinant [n] of that."""
-        squeezed = ALPHA + (1 - 2 * ALPHA) * x
+        u, scaling = super().forward(x)
+        squeezed = squeeze_pixels(x.flatten(1))
         slopes = math.log(1 - 2 * ALPHA) - squeezed.log() - (-squeezed).log1p()
-        return squeezed.logit(), slopes.sum(1)
+        return u, scaling + slopes.sum(1)
 
     def inverse(self, u: Tensor) -> Tensor:
-        """The pixels that logits stand for."""
-        return ((u.sigmoid() - ALPHA) / (1 - 2 * ALPHA)).clamp(0, 1)
+        """The pixels that scaled logits stand for."""
+        return ((super().inverse(u).sigmoid() - ALPHA) / (1 - 2 * ALPHA)).clamp(0, 1)
 
 
 class LinearFlowModule(nn.Module):
@@ -160,7 +168,7 @@ class LinearFlowModule(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The log-probability of each sample, [n]."""
-        u, slopes = self.inputs(x.flatten(1))
+        u, slopes = self.inputs(x)
         z = torch.addmm(self.c, u, self.A.T)
         found: Tensor = normal_log_density(z) + torch.linalg.slogdet(self.A).logabsdet + slopes
         return found
@@ -193,7 +201,7 @@ class RealNvpModule(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """The log-probability of each sample, [n]."""
         u: Tensor
-        u, total = self.inputs(x.flatten(1))
+        u, total = self.inputs(x)
         u = u[:, self.order]
         for coupling in self.couplings:
             u, slopes = coupling(u)
@@ -208,6 +216,11 @@ class RealNvpModule(nn.Module):
             u = coupling.inverse(u)  # type: ignore[operator]
         x: Tensor = self.inputs.inverse(u[:, self.order.argsort()])  # type: ignore[operator]
         return x.view(-1, *self.shape)
+
+
+def squeeze_pixels(x: Tensor) -> Tensor:
+    """Pixels in 0 to 1 that keep away from both ends, so that their logits are finite."""
+    return ALPHA + (1 - 2 * ALPHA) * x
 
 
 def normal_log_density(z: Tensor) -> Tensor:

@@ -6,10 +6,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import torch
+
+from coterie.core.errors import DataError
 from coterie.core.sample_kinds import sample_shape
 from coterie.core.samples import Ragged
 from coterie.core.task import Task
 from coterie.data.federation import Federation
+from coterie.networks.flows import LinearFlow
 from coterie.tasks.classification import Classification
 from coterie.tasks.density import Density, gives_log_probabilities
 from coterie.tasks.regression import Regression
@@ -36,6 +40,14 @@ def default_task(federation: Federation, network: Any) -> DefaultTask:
     return task
 
 
+def density_task(federation: Federation, default: Task) -> Task:
+    """The default if it is a density; else that of a linear flow, in the precision of the other."""
+    if isinstance(default, Density):
+        return default
+    task = default_task(federation, LinearFlow())
+    return task.double() if default.layout.dtype == torch.float64 else task
+
+
 def task_kind(y: Any) -> type[SupervisedTask]:
     """The kind of task that targets are of."""
     if isinstance(y, Ragged):
@@ -52,9 +64,20 @@ def algorithm_task(algorithm: Any, federation: Federation, default: Task) -> Tas
     return task
 
 
+def check_labelled(algorithm: Any, federation: Federation, task: Task) -> None:
+    """Refuse to let an algorithm predict labels that are not there."""
+    if task.predicts and not federation.labelled:
+        raise DataError(
+            f"{type(algorithm).__name__} learns to predict a label, but {federation.name} has "
+            "none: name its column, as in label=outcome, or take an algorithm that clusters "
+            "samples without one, such as k-fed or uifca"
+        )
+
+
 def prepare_task(algorithm: Any, federation: Federation, network: Any) -> tuple[Federation, Task]:
     """A federation as the algorithm sees it, and what it learns there, with one of `NETWORKS`."""
     task = algorithm_task(algorithm, federation, default_task(federation, network))
+    check_labelled(algorithm, federation, task)
     # Where nothing is predicted, labels that are classes are there to score the clusters by.
     if not task.predicts and federation.train.has_labels:
         federation = replace(federation, sample_clusters=True)

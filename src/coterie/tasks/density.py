@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.samples import as_batch
+from coterie.networks.flows import LinearFlowModule
 from coterie.tasks.network import NetworkTask, for_each_sample
 
 SCALING = ("inputs.shift", "inputs.scale")  # the buffers by which a network scales its samples
@@ -33,7 +34,12 @@ class Density(NetworkTask):
     def side_by_side(self) -> bool:
         """Models are faster side by side, but for convolutions, which are large."""
         parts = self.module.modules()
-        return not any(isinstance(part, nn.modules.conv._ConvNd) for part in parts)
+        return not any(isinstance(part, nn.Conv1d | nn.Conv2d | nn.Conv3d) for part in parts)
+
+    @property
+    def is_linear_flow(self) -> bool:
+        """Whether models are Gaussian distributions, which sums of samples can be fitted to."""
+        return isinstance(self.module, LinearFlowModule)
 
     def losses(self, output: Tensor, y: Any) -> Tensor:
         """Negative log-probabilities, [..., n] as the network's outputs are."""
@@ -62,6 +68,12 @@ class Density(NetworkTask):
             scaled[name] = value.to(models.dtype).expand_as(scaled[name])
         lead = models.shape[:-1]
         return torch.cat([scaled[n].reshape(*lead, -1) for n in self.layout.names], -1)
+
+    def unscaled(self, x: Tensor) -> Tensor:
+        """What the network centres and scales of samples [n, ...]: [n, features]."""
+        inputs: Any = self.module.inputs
+        found: Tensor = inputs.unscaled(x)
+        return found
 
     @property
     def features(self) -> int:

@@ -66,13 +66,12 @@ def whitening(
 
     From means [k, f] and second moments [k, f, f] of samples, in double precision. The covariance
     S is shrunk towards a sphere of the same size, (1 - shrinkage) S + shrinkage (tr S / f) I, and
-    no variance is below `floor` times the mean one.
+    no variance is below `floor`, also where all samples of a cluster are equal.
     """
     covariance = square - mean[:, :, None] * mean[:, None]
     variance, axes = torch.linalg.eigh(covariance)
     size = variance.clamp_min(0).mean(1, keepdim=True)
     variance = (1 - shrinkage) * variance + shrinkage * size
-    least = (floor * size).clamp_min(torch.finfo(torch.float64).tiny ** 0.5)
-    root = variance.clamp_min(least).rsqrt()
+    root = variance.clamp_min(floor).rsqrt()
     A = axes * root[:, None] @ axes.mT
     return A, -(A @ mean[:, :, None])[:, :, 0]

@@ -6,10 +6,18 @@ import pytest
 import torch
 
 from coterie.data import sources
+from coterie.data.sources import rotnet
 
 
 @pytest.fixture
-def small_sources(monkeypatch):
+def small_rotnet(monkeypatch, tmp_path):
+    """A network that is hardly trained, kept in a folder of the test."""
+    monkeypatch.setattr(rotnet, "TRAINING", rotnet.RotNetTraining(steps=2, images=4))
+    monkeypatch.setenv("COTERIE_DATA", str(tmp_path / "data"))
+
+
+@pytest.fixture
+def small_sources(monkeypatch, small_rotnet):
     """Random images under the names of the real sources, labels 0 to 9 in turn."""
 
     def grey(part):

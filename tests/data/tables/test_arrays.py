@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset, Subset, TensorDataset
 
+import coterie
 from coterie.core.errors import DataError, SettingError
 from coterie.data.federation import Federation
 from coterie.data.tables.table import Table
@@ -98,7 +99,25 @@ def test_datasets_that_are_no_federation_are_refused(datasets, sentence):
 
 def test_files_without_x_and_y_are_refused(tmp_path):
     saved(tmp_path, "a", x=np.zeros((2, 1)), labels=np.zeros(2))
-    with pytest.raises(DataError, match=r"a.npz must hold the arrays x and y: .*y"):
+    with pytest.raises(DataError, match=r"a.npz must hold the arrays x and y, .* no y, but labels"):
+        Federation.from_folder(tmp_path)
+
+
+def test_files_of_x_alone_have_no_labels_and_all_must_agree(tmp_path):
+    for name in "ab":
+        saved(tmp_path, name, x=np.arange(8.0).reshape(4, 2))
+    federation = Federation.from_folder(tmp_path)
+    assert not federation.labelled
+    assert not federation.train.has_labels
+    assert federation.train.x.shape == (6, 2)
+    run = coterie.simulate(coterie.KFed(k=2), federation, coterie.Centre(2), rounds=1)
+    assert run.labels.unique().tolist() == [0, 1]
+    assert "ari" not in run.metrics
+    saved(tmp_path, "c", x=np.zeros((4, 2)), y=np.zeros(4))
+    with pytest.raises(DataError, match=r"a.npz must hold .* or x alone in all files: it has no y"):
+        Federation.from_folder(tmp_path)
+    saved(tmp_path, "c", y=np.zeros(4))
+    with pytest.raises(DataError, match="it has no y"):
         Federation.from_folder(tmp_path)
 
 

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from coterie.core.errors import DataError, SettingError
+from coterie.data.federation import Federation
 from coterie.data.tables.describe import describe_federation_data, describe_source
 from coterie.data.tables.table import Table
 from tests.tasks.taggers import tagging_federation, two_input_federation
@@ -28,7 +29,7 @@ def doubts(text):
 
 def test_a_healthy_table_has_nothing_wrong(pyarrow):
     text = describe(healthy())
-    assert text.startswith("the table: 6 clients, 600 rows, columns to predict from: 2")
+    assert text.startswith("the table: 6 clients, 600 rows, columns of features: 2")
     assert "rows of a client: 100 to 100, median 100" in text
     assert "label `label`: classification, 2 classes" in text
     assert "city  text     3 different" in text
@@ -42,7 +43,7 @@ def test_a_description_of_a_small_table_to_the_letter(pyarrow, rows, tmp_path):
     rows["when"] = ["2020-01-01", "2020-01-02"] * 3
     csv.write_csv(pyarrow.table(rows), tmp_path / "rows.csv")
     assert describe(tmp_path / "rows.csv") == (
-        "rows.csv: 3 clients, 6 rows, columns to predict from: 5\n"
+        "rows.csv: 3 clients, 6 rows, columns of features: 5\n"
         "\n"
         "rows of a client: 2 to 2, median 2\n"
         "  2  ##############################  3\n"
@@ -116,7 +117,7 @@ def test_codes_of_few_kinds_are_text_in_order(pyarrow):
 def test_a_table_without_features_looks_wrong(pyarrow):
     table = healthy()
     found = doubts(describe({name: table[name] for name in ("client", "label")}))
-    assert "there is no column to predict from, which is refused" in found[-1]
+    assert "there is no column of features, which is refused" in found[-1]
 
 
 def test_continuous_values_are_no_identifiers(pyarrow):
@@ -161,6 +162,18 @@ def test_a_folder_of_arrays_is_described_by_its_shapes(tmp_path):
     assert doubts(text) == ["  nothing"]
 
 
+def test_a_table_without_a_label_is_described_without_one(pyarrow, rows):
+    del rows["label"]
+    page = describe(rows)
+    assert "no label: samples can be clustered, nothing can be predicted" in page
+    assert "label `" not in page
+    assert "column `age` tells who the client is" in page
+    assert describe(rows, label="") == page
+    built = describe_federation_data(Federation.from_table(rows))
+    assert "no label: samples can be clustered" in built
+    assert "regression" not in built
+
+
 @pytest.mark.parametrize(
     ("changes", "settings", "error", "sentence"),
     [
@@ -183,7 +196,7 @@ def test_settings_as_the_command_line_has_them_are_described(pyarrow, tmp_path):
     settings = Table(path=str(tmp_path / "rows.feather"), features="age")
     assert describe_source(settings) == describe(tmp_path / "rows.feather", features="age")
     assert describe_source(settings).startswith(
-        "rows.feather: 6 clients, 600 rows, columns to predict from: 1"
+        "rows.feather: 6 clients, 600 rows, columns of features: 1"
     )
 
 

@@ -296,3 +296,63 @@ def test_thousands_of_clients_take_seconds(pyarrow):
     federation = Federation.from_table(large(200_000, 5_000))
     assert len(federation) == 5_000
     assert time.perf_counter() - begin < 10
+
+
+@pytest.mark.parametrize("label", ["label", ""])
+def test_a_table_without_a_label_has_samples_only(pyarrow, rows, label):
+    labelled = Federation.from_table(rows)
+    del rows["label"]
+    federation = Federation.from_table(rows, label=label)
+    assert labelled.labelled
+    assert not federation.labelled
+    assert torch.equal(federation.train.x, labelled.train.x)
+    assert torch.equal(federation.test.x, labelled.test.x)
+    assert federation.features == labelled.features
+    assert not federation.train.has_labels
+    assert federation.classes == ()
+    assert federation.train.y.unique().tolist() == [0]
+
+
+def test_a_label_that_is_named_must_be_there(pyarrow, rows):
+    rows["outcome"] = rows.pop("label")
+    assert Federation.from_table(rows, label="outcome").classes == ("no", "yes")
+    with pytest.raises(SettingError, match="no column named `outcom`; did you mean `outcome`"):
+        Federation.from_table(rows, label="outcom")
+
+
+def test_an_empty_label_leaves_the_column_of_that_name_to_the_features(pyarrow, rows):
+    federation = Federation.from_table(rows, label="")
+    assert not federation.labelled
+    assert federation.features[-2:] == ("label=no", "label=yes")
+    assert Federation.from_table(rows, label="", features="label").train.x.shape[1] == 2
+
+
+def test_of_a_parquet_file_the_label_is_read_if_it_is_there(pyarrow, rows, tmp_path):
+    from pyarrow import parquet
+
+    for name in ("with", "without"):
+        parquet.write_table(pyarrow.table(rows), tmp_path / f"{name}.parquet")
+        rows.pop("label", None)
+    assert Federation.from_table(tmp_path / "with.parquet", features="age").labelled
+    assert not Federation.from_table(tmp_path / "without.parquet", features="age").labelled
+    with pytest.raises(SettingError, match="no column named `ward`"):
+        Federation.from_table(tmp_path / "with.parquet", features="age", label="ward")
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"client": list("aaaaaa")}, "needs two clients or more, but every row has client = a"),
+        (
+            {"age": [1] * 6, "weight": [None] * 6, "member": [True] * 6, "city": ["Rome"] * 6},
+            r"column of features besides `client`, got age, weight, member, city \(constant\)",
+        ),
+        ({"age": [np.inf] + [1.0] * 5}, "`age` must hold finite numbers"),
+    ],
+)
+def test_a_table_without_a_label_is_refused_as_one_with_a_label_is(
+    pyarrow, rows, changes, sentence
+):
+    del rows["label"]
+    with pytest.raises((DataError, SettingError), match=sentence):
+        Federation.from_table(rows | changes)

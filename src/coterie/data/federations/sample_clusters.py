@@ -17,10 +17,8 @@ from torch import Tensor
 from coterie.core import seeds
 from coterie.core.errors import SettingError
 from coterie.core.settings import Settings, setting
-from coterie.core.validate import above, at_least, in_range
-from coterie.data import sources
+from coterie.core.validate import above, at_least
 from coterie.data.federation import Federation, Samples
-from coterie.data.federations.rotated import rotate
 
 
 def zero_to_one(owner: object, name: str) -> None:
@@ -90,54 +88,10 @@ class SubspaceClusters(SyntheticClusters):
         return sample_cluster_federation(self, x, label, name="subspace-clusters")
 
 
-@dataclass(frozen=True, kw_only=True)
-class MnistDigits(Settings):
-    """MNIST; the digit is the true cluster of a sample."""
-
-    clients: int = setting(10, "clients", at_least(1))
-    samples: int = setting(1000, "samples of each client", at_least(1))
-    heterogeneity: float = setting(0.0, "p: share of samples from the home cluster", zero_to_one)
-
-    class_count: ClassVar[int] = 10
-    pixel_scale: ClassVar[float] = 255
-    suggests: ClassVar[dict[str, Any]] = {"k": 10, "network": "linear"}
-
-    def build(self, seed: int) -> Federation:
-        images, digits = sources.load_mnist("train")
-        generator = seeds.generator(seed, "mnist-digits")
-        label = draw_clusters(self, generator)
-        pools = [torch.nonzero(digits == j).flatten() for j in range(10)]
-        x = images[sample_pools(pools, label, generator)]
-        return sample_cluster_federation(self, x, label, name="mnist-digits")
-
-
-@dataclass(frozen=True, kw_only=True)
-class MnistDigitRotations(MnistDigits):
-    """A digit rotated by 0, 90, 180 or 270 degrees; the angle is the true cluster of a sample."""
-
-    clients: int = setting(4, "clients", at_least(1))
-    digit: int = setting(2, "the digit, in the paper 2 to 5; -1: all ten mixed", in_range(-1, 9))
-
-    class_count: ClassVar[int] = 4
-    suggests: ClassVar[dict[str, Any]] = {"k": 4, "network": "linear"}
-
-    def build(self, seed: int) -> Federation:
-        images, digits = sources.load_mnist("train")
-        if self.digit >= 0:
-            images = images[digits == self.digit]
-        generator = seeds.generator(seed, "mnist-digit-rotations")
-        label = draw_clusters(self, generator)
-        order = torch.randperm(len(images), generator=generator)
-        x = images[sample_pools([order] * 4, label, generator)]
-        for r in range(4):
-            x[label == r] = rotate(x[label == r], r)
-        return sample_cluster_federation(self, x, label, name="mnist-digit-rotations")
-
-
 def draw_clusters(settings: Any, generator: torch.Generator) -> Tensor:
     """The true cluster of every sample [clients x samples]; client i has the home i mod clusters.
 
-    >>> settings = MnistDigits(clients=2, samples=4, heterogeneity=1.0)
+    >>> settings = GaussianClusters(clients=2, samples=4, heterogeneity=1.0)
     >>> draw_clusters(settings, torch.Generator()).tolist()
     [0, 0, 0, 0, 1, 1, 1, 1]
     """
@@ -161,13 +115,16 @@ def sample_pools(pools: list[Tensor], label: Tensor, generator: torch.Generator)
     return rows
 
 
-def sample_cluster_federation(settings: Any, x: Tensor, label: Tensor, *, name: str) -> Federation:
+def sample_cluster_federation(
+    settings: Any, x: Tensor, label: Tensor, *, name: str, classes: tuple[str, ...] = ()
+) -> Federation:
     """A federation whose labels are the true clusters of samples; there is no test part."""
     offsets = torch.arange(settings.clients + 1) * settings.samples
     return Federation(
         Samples(x, label, offsets),
         sample_clusters=True,
         name=name,
+        classes=classes,
         class_count=settings.class_count,
         scale=settings.pixel_scale,
     )

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from coterie.core.errors import SettingError, did_you_mean
-from coterie.data.sources import celeba, cifar, femnist, mnist
+from coterie.data.sources import celeba, cifar, femnist, mnist, rotnet
 from coterie.data.sources.celeba import load_celeba as load_celeba
 from coterie.data.sources.cifar import load_cifar10 as load_cifar10
 from coterie.data.sources.digits import load_digits as load_digits
@@ -19,6 +19,7 @@ from coterie.data.sources.femnist import load_femnist as load_femnist
 from coterie.data.sources.mnist import load_fashion_mnist as load_fashion_mnist
 from coterie.data.sources.mnist import load_mnist as load_mnist
 from coterie.data.sources.mnist import load_mnist_writers as load_mnist_writers
+from coterie.data.sources.rotnet import load_rotnet as load_rotnet
 from coterie.data.sources.source import Source
 from coterie.data.sources.source import folders as folders
 
@@ -31,6 +32,7 @@ SOURCES: dict[str, Source] = {
         cifar.SOURCE,
         femnist.SOURCE,
         celeba.SOURCE,
+        rotnet.SOURCE,
     )
 }
 

@@ -26,23 +26,29 @@ class Arrays(NamedTuple):
     """The samples of all clients, one client after another."""
 
     x: Tensor  # [N, ...]
-    label: Column  # [N] not yet numbered
+    label: Column | None  # [N] not yet numbered; None: there is none
     clients: ClientRows
 
 
 def stack_clients(names: list[str], pairs: list[tuple[Any, Any]], *, fewest: int = 2) -> Arrays:
-    """Arrays of (x, y) pairs, one for each client; refuse shapes and values that do not fit."""
+    """Arrays of (x, y) pairs, one for each client; refuse shapes and values that do not fit.
+
+    y is None with all clients where there are no labels.
+    """
     if not pairs:
         raise DataError("a federation needs two clients or more, got none")
-    ys = [np.asarray(y) for _, y in pairs]
-    for name, y in zip(names, ys, strict=True):
-        if y.ndim != 1:
-            raise DataError(f"client {name} must have one label per sample, got {list(y.shape)}")
-    label = array_column("y", np.concatenate(ys))
-    # Labels may be text, which samples cannot hold: their places stand in for them.
-    samples = Samples.of(
-        (as_single(x), np.arange(len(y))) for (x, _), y in zip(pairs, ys, strict=True)
-    )
+    label = None
+    if any(y is not None for _, y in pairs):
+        ys = [np.asarray(y) for _, y in pairs]
+        for name, y in zip(names, ys, strict=True):
+            if y.ndim != 1:
+                raise DataError(
+                    f"client {name} must have one label per sample, got {list(y.shape)}"
+                )
+        label = array_column("y", np.concatenate(ys))
+        # Labels may be text, which samples cannot hold: their places stand in for them.
+        pairs = [(x, np.arange(len(y))) for (x, _), y in zip(pairs, ys, strict=True)]
+    samples = Samples.of((as_single(x), y) for x, y in pairs)
     owner = np.repeat(np.arange(len(pairs)), samples.sizes.numpy())
     owners = Column("client", "text", owner, tuple(names))
     return Arrays(samples.x, label, group_rows(owners, fewest=fewest))
@@ -55,14 +61,22 @@ def as_single(x: Any) -> Tensor:
 
 
 def read_npz(folder: Path, *, fewest: int = 2) -> Arrays:
-    """The clients of a folder of `.npz` files with the arrays x and y; file names are theirs."""
-    files, pairs = client_files(folder), []
-    for path in files:
-        arrays = read_arrays(path, ("x", "y"))
-        for name in ("x", "y"):
-            if name not in arrays:
-                raise DataError(f"{path.name} must hold the arrays x and y: it has no {name}")
-        pairs.append((arrays["x"], arrays["y"]))
+    """The clients of a folder of `.npz` files; file names are theirs.
+
+    They hold the arrays x and y, or all of them x alone, where there are no labels.
+    """
+    files = client_files(folder)
+    arrays = [read_arrays(path, ("x", "y")) for path in files]
+    labelled = any("y" in each for each in arrays)
+    for path, each in zip(files, arrays, strict=True):
+        others = [] if labelled else [name for name in read_arrays(path) if name != "x"]
+        lacking = [name for name in ("x", "y") if name not in each and (name == "x" or labelled)]
+        if lacking or others:
+            what = f"no {lacking[0]}" if lacking else f"no y, but {others[0]}"
+            raise DataError(
+                f"{path.name} must hold the arrays x and y, or x alone in all files: it has {what}"
+            )
+    pairs = [(each["x"], each.get("y")) for each in arrays]
     return stack_clients([path.stem for path in files], pairs, fewest=fewest)
 
 

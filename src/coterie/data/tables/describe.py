@@ -40,35 +40,33 @@ def describe_source(settings: Table, source: Any = None) -> str:
 def describe_arrays(arrays: Arrays, settings: Table, name: str) -> str:
     """The description of a folder of arrays, whose features have no names."""
     clients = arrays.clients
-    labels = read_labels(arrays.label, settings.target, clients.rows)
     shape = " x ".join(map(str, arrays.x.shape[1:]))
     kind = str(arrays.x.dtype).removeprefix("torch.")
     problems = quality.size_problems(clients, settings.min_samples)
-    problems += quality.label_problems(arrays.label, labels, clients)
     lines = [headline(name, clients, f"samples of {shape} {kind}"), *size_lines(clients)]
-    return format_page(lines + label_lines(arrays.label, labels, clients), problems)
+    told, wrong = describe_label(arrays.label, settings, clients)
+    return format_page(lines + told, problems + wrong)
 
 
 def describe_table(table: Any, settings: Table, name: str) -> str:
     """The description of an Arrow table."""
     owner = client_column(table, settings.client)
     clients = group_rows(owner)
-    label = read_column(table, settings.label)
-    labels = read_labels(label, settings.target, clients.rows)
+    label = read_column(table, settings.label) if settings.has_label(table) else None
     names = settings.chosen(table)
-    problems = quality.size_problems(clients, settings.min_samples)
-    problems += quality.label_problems(label, labels, clients)
-    if settings.target == "auto" and looks_like_classes(label):
+    told, wrong = describe_label(label, settings, clients)
+    problems = quality.size_problems(clients, settings.min_samples) + wrong
+    if label is not None and settings.target == "auto" and looks_like_classes(label):
         problems.append(
             f"the label `{label.name}` holds a few whole numbers of a real type and is taken for "
             "a regression: say target=classification if they are classes"
         )
     if not names:
-        problems.append("there is no column to predict from, which is refused")
+        problems.append("there is no column of features, which is refused")
     evidence = quality.collect_evidence(owner, label)
     width = min(max(map(len, names), default=0), WIDEST)
-    lines = [headline(name, clients, f"columns to predict from: {len(names):,}")]
-    lines += [*size_lines(clients), *label_lines(label, labels, clients), "", "features"]
+    lines = [headline(name, clients, f"columns of features: {len(names):,}")]
+    lines += [*size_lines(clients), *told, "", "features"]
     for feature in names:
         column = read_column(table, feature)
         lines.append(f"  {feature[:width]:{width}}  {column_summary(column, clients)}")
@@ -91,7 +89,9 @@ def describe_federation_data(federation: Federation) -> str:
     names = federation.clients or tuple(map(str, range(len(each))))
     clients = ClientRows(names, np.arange(count), offsets_of(each.tolist()))
     lines += size_lines(clients)
-    if isinstance(train.y, Tensor) and train.y.dim() == 1:
+    if not federation.labelled:
+        lines += describe_label(None, Table(), clients)[0]
+    elif isinstance(train.y, Tensor) and train.y.dim() == 1:
         parts = [train] if test is None or not both else [train, test]
         # Every client's labels, those it trains on before those it is tested on.
         labels = torch.cat([part.client(i)[1] for i in range(len(train)) for part in parts])
@@ -142,6 +142,16 @@ def histogram_edges(low: int, high: int) -> list[int]:
     """Where up to six bars begin; when sizes differ much, each is as many times the one before."""
     steps = np.geomspace if high > 20 * low else np.linspace
     return sorted({int(edge) for edge in steps(low, high + 1, 7)[:-1]} | {low})
+
+
+def describe_label(
+    column: Column | None, settings: Table, clients: ClientRows
+) -> tuple[list[str], list[str]]:
+    """What there is to say about the labels, and what looks wrong with them."""
+    if column is None:
+        return ["", "no label: samples can be clustered, nothing can be predicted"], []
+    labels = read_labels(column, settings.target, clients.rows)
+    return label_lines(column, labels, clients), quality.label_problems(column, labels, clients)
 
 
 def label_lines(column: Column, labels: Labels, clients: ClientRows) -> list[str]:

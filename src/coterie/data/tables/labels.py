@@ -20,11 +20,17 @@ class Labels(NamedTuple):
 
     values: NDArray[Any]  # [n] classes from 0, int64; or targets as they are, float32
     classes: tuple[str, ...]  # names of the classes; empty for regression
+    given: bool = True  # whether there are any; else all values are 0
 
     @property
     def regression(self) -> bool:
         """Whether they are targets rather than classes."""
-        return not self.classes
+        return self.given and not self.classes
+
+
+def absent_labels(rows: int) -> Labels:
+    """What stands for the labels of n rows that have none."""
+    return Labels(np.zeros(rows, np.float32), (), given=False)
 
 
 def read_labels(column: Column, target: str, rows: NDArray[np.int64]) -> Labels:

@@ -21,19 +21,22 @@ Codes = NDArray[np.int64]
 
 
 class Evidence(NamedTuple):
-    """What columns are held against: whose rows they are, and what they are labelled."""
+    """What columns are held against: whose rows they are, and what they are labelled, if at all."""
 
     clients: int  # how many there are
     owners: Codes  # [n] whose row it is
-    label: str  # the column's name
-    classes: int  # how many different labels there are
-    labels: Codes  # [n] which of them a row has
+    label: str = ""  # the column's name
+    classes: int = 0  # how many different labels there are
+    labels: Codes | None = None  # [n] which of them a row has
 
 
-def collect_evidence(client: Column, label: Column) -> Evidence:
+def collect_evidence(client: Column, label: Column | None) -> Evidence:
     """Evidence from the columns of clients and labels."""
+    owners = Evidence(len(client.categories), client.values)
+    if label is None:
+        return owners
     labels, classes = value_codes(label)
-    return Evidence(len(client.categories), client.values, label.name, classes, labels)
+    return owners._replace(label=label.name, classes=classes, labels=labels)
 
 
 def size_problems(clients: ClientRows, least: int) -> list[str]:
@@ -131,19 +134,24 @@ def leak_problems(column: Column, codes: Codes, kinds: int, evidence: Evidence) 
     problems: list[str] = []
     if kinds < 2:
         return problems
-    same, often = kinds == evidence.classes, 10 * kinds <= known
-    # Numbers have codes in their order: real ones that never repeat may still rise with the label.
-    rising = np.array_equal(codes, evidence.labels)
-    repeat = 2 * kinds <= known
-    if rising or (((same and repeat) or often) and count_pairs(codes, evidence.labels) == kinds):
+    if evidence.labels is not None and tells_label(codes, kinds, evidence.classes, evidence.labels):
         problems.append(
             f"{name} is the label `{evidence.label}` under another name"
-            if same
+            if kinds == evidence.classes
             else f"{name} gives the label away: each of its values has one label only"
         )
     if evidence.clients <= kinds <= known / 2 and count_pairs(codes, evidence.owners) == kinds:
         problems.append(f"{name} tells who the client is: each of its values is of one client")
     return problems
+
+
+def tells_label(codes: Codes, kinds: int, classes: int, labels: Codes) -> bool:
+    """Whether each of a column's kinds of values has one of the labels [n] only."""
+    known = int((codes >= 0).sum())
+    same, often, repeat = kinds == classes, 10 * kinds <= known, 2 * kinds <= known
+    # Numbers have codes in their order: real ones that never repeat may still rise with the label.
+    rising = np.array_equal(codes, labels)
+    return rising or (((same and repeat) or often) and count_pairs(codes, labels) == kinds)
 
 
 def count_pairs(one: Codes, other: Codes) -> int:

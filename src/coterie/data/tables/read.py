@@ -29,17 +29,25 @@ def import_arrow(module: str = "pyarrow") -> Any:
         ) from error
 
 
-def read_table(source: Any, *, client: str, wanted: Iterable[str], only: bool = False) -> Any:
+def read_table(
+    source: Any,
+    *,
+    client: str,
+    wanted: Iterable[str],
+    welcome: Iterable[str] = (),
+    only: bool = False,
+) -> Any:
     """A `pyarrow.Table` of a file, a folder or an object, with at least the columns `wanted`.
 
     A folder has one file for each client; its table gets the file names as the column `client`.
-    With `only`, other columns need not be read; they are where files cannot be read in part.
+    With `only`, other columns than these and those that are `welcome` need not be read; they are
+    where files cannot be read in part.
     """
     columns = list(wanted)
     if isinstance(source, str | Path):
         path = existing_path(source)
-        part = columns if only else []
-        table = read_folder(path, client) if path.is_dir() else read_file(path, client, part)
+        part = (columns, list(welcome)) if only else ([], [])
+        table = read_folder(path, client) if path.is_dir() else read_file(path, client, *part)
     else:
         table = table_from_object(source)
     name = source_name(source)
@@ -83,14 +91,14 @@ def check_columns(known: list[str], wanted: Iterable[str], name: str) -> None:
             raise SettingError(f"{name} has no column named `{column}`{near}")
 
 
-def read_file(path: Path, client: str, columns: list[str]) -> Any:
+def read_file(path: Path, client: str, columns: list[str], welcome: list[str]) -> Any:
     """The table in one file; its ending says how it is written. No `columns`: all of them."""
     kind, pyarrow = file_kind(path), import_arrow()
     try:
         if kind in (".csv", ".csv.gz", ".tsv"):
             return read_csv(path, client)
         if kind == ".parquet":
-            return read_parquet(path, columns)
+            return read_parquet(path, columns, welcome)
         if kind in (".feather", ".arrow"):
             return read_arrow(path)
     except (pyarrow.ArrowException, OSError, ValueError) as error:
@@ -147,14 +155,18 @@ def has_decimal_commas(text: bytes) -> bool:
     return bool(re.search(field % b",", text)) and not re.search(field % rb"\.", text)
 
 
-def read_parquet(path: Path, columns: list[str]) -> Any:
-    """A Parquet table; of a wide one only `columns`, if any are named. Text comes as codes."""
+def read_parquet(path: Path, columns: list[str], welcome: list[str]) -> Any:
+    """A Parquet table; of a wide one only `columns`, if any are named. Text comes as codes.
+
+    Of those that are `welcome`, it has those that are there.
+    """
     pyarrow, parquet = import_arrow(), import_arrow("pyarrow.parquet")
     schema = parquet.read_schema(str(path))
     check_columns(schema.names, columns, path.name)
+    part = columns and [*columns, *(name for name in welcome if name in schema.names)]
     text = [field.name for field in schema if pyarrow.types.is_string(field.type)]
     file = parquet.ParquetFile(str(path), read_dictionary=text)
-    return file.read(columns=columns or None)
+    return file.read(columns=part or None)
 
 
 def read_arrow(path: Path) -> Any:
@@ -194,7 +206,7 @@ def read_folder(folder: Path, client: str) -> Any:
     """
     pyarrow = import_arrow()
     files = client_files(folder)
-    tables = [read_file(path, client, []) for path in files]
+    tables = [read_file(path, client, [], []) for path in files]
     for path, table in zip(files, tables, strict=True):
         if table.num_rows == 0:
             raise DataError(f"{path.name} has no rows")

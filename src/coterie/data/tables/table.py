@@ -1,4 +1,4 @@
-"""A table of your own: any file with a column that says whose row it is, and one to predict.
+"""A table of your own: any file with a column that says whose row it is, and maybe one to predict.
 
 `path` is a CSV, Parquet, Feather or Arrow file, or a folder with one .csv, .parquet or .npz file
 for each client, named after it. In a .npz file x and y are taken as they are; of a table the
@@ -16,7 +16,8 @@ Nothing is pooled to learn this. A client says how many values it has, their sum
 squares, and how often it has each category; these are added up. Test rows have no part in it.
 
 Labels that are text, booleans, or whole numbers of at most 100 kinds are classes; real numbers
-are targets of a regression and are not scaled. `target` says otherwise.
+are targets of a regression and are not scaled. `target` says otherwise. A table without a label is
+for algorithms that cluster samples; where it has one, their clusters are scored by it.
 """
 
 from __future__ import annotations
@@ -40,9 +41,17 @@ from coterie.data.tables.arrays import Arrays, read_npz
 from coterie.data.tables.client_rows import ClientRows, drop_small_clients, group_rows, split_rows
 from coterie.data.tables.columns import check_finite, client_column, read_column
 from coterie.data.tables.encoding import Encoder, fit_encoder
-from coterie.data.tables.labels import TARGETS, Labels, looks_like_classes, read_labels
+from coterie.data.tables.labels import (
+    TARGETS,
+    Labels,
+    absent_labels,
+    looks_like_classes,
+    read_labels,
+)
 from coterie.data.tables.quality import numeric_text_problems
 from coterie.data.tables.read import client_files, existing_path, file_kind, read_table, source_name
+
+USUAL_LABEL = "label"  # a table may lack the column of this name, and has no label then
 
 
 class PreparedTable(NamedTuple):
@@ -54,13 +63,15 @@ class PreparedTable(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Table(Settings):
-    """A table of your own: a file or folder of rows, each with its client and its label."""
+    """A table of your own: a file or folder of rows, each with its client and maybe its label."""
 
     path: str = setting(
         "", "a .csv, .parquet, .feather or .arrow file, or a folder with a file per client"
     )
     client: str = setting("client", "column that says whose row it is; in a folder the file does")
-    label: str = setting("label", "column to predict")
+    label: str = setting(
+        USUAL_LABEL, "column to predict, or to score clusters of samples by; empty: none"
+    )
     features: str = setting("", "columns to predict from, with commas between; empty: all others")
     target: str = setting("auto", "what the label is; auto: by its type", one_of(*TARGETS))
     train_share: float = setting(0.8, "share of a client's rows that it trains on", between(0, 1))
@@ -106,14 +117,26 @@ class Table(Settings):
 
     def read(self, source: Any) -> Any:
         """The Arrow table of a source, checked to have the columns that the settings name."""
-        wanted = [self.client, self.label, *self.columns]
-        table = read_table(source, client=self.client, wanted=wanted, only=bool(self.columns))
-        return table.select([self.client, self.label, *self.chosen(table)])
+        label = [self.label] if self.label else []
+        named = [] if self.label == USUAL_LABEL else label
+        table = read_table(
+            source,
+            client=self.client,
+            wanted=[self.client, *named, *self.columns],
+            welcome=label,
+            only=bool(self.columns),
+        )
+        own = label if self.has_label(table) else []
+        return table.select([self.client, *own, *self.chosen(table)])
+
+    def has_label(self, table: Any) -> bool:
+        """Whether a table has the label column; one that the user names it must have."""
+        return self.label != "" and self.label in table.column_names
 
     def chosen(self, table: Any) -> list[str]:
         """The columns of features."""
-        others = [name for name in table.column_names if name not in (self.client, self.label)]
-        return self.columns or others
+        taken = {self.client, self.label} if self.label else {self.client}
+        return self.columns or [name for name in table.column_names if name not in taken]
 
 
 def is_array_folder(source: Any) -> bool:
@@ -126,7 +149,11 @@ def is_array_folder(source: Any) -> bool:
 def prepare_arrays(arrays: Arrays, settings: Table, seed: int, name: str) -> PreparedTable:
     """The federation of arrays, split."""
     clients = drop_small_clients(arrays.clients, settings.min_samples)
-    labels = read_labels(arrays.label, settings.target, clients.rows)
+    labels = (
+        absent_labels(len(arrays.x))
+        if arrays.label is None
+        else read_labels(arrays.label, settings.target, clients.rows)
+    )
     return PreparedTable(split_arrays(arrays, clients, labels, settings, seed, name))
 
 
@@ -138,7 +165,14 @@ def split_arrays(
         make_samples(arrays.x[torch.from_numpy(part.rows)], labels, part)
         for part in split_rows(clients, settings.train_share, seed)
     )
-    return Federation(train, test, name=name, clients=clients.names, classes=labels.classes)
+    return Federation(
+        train,
+        test,
+        name=name,
+        clients=clients.names,
+        classes=labels.classes,
+        labelled=labels.given,
+    )
 
 
 def prepare_table(table: Any, settings: Table, seed: int, name: str) -> PreparedTable:
@@ -146,21 +180,29 @@ def prepare_table(table: Any, settings: Table, seed: int, name: str) -> Prepared
     clients = drop_small_clients(
         group_rows(client_column(table, settings.client)), settings.min_samples
     )
-    label = read_column(table, settings.label)
-    labels = read_labels(label, settings.target, clients.rows)
-    if settings.target == "auto" and looks_like_classes(label):
-        warnings.warn(
-            f"the label column `{label.name}` holds a few whole numbers but is of a real type, so "
-            "it is taken for a regression: say target=classification if they are classes",
-            CoterieWarning,
-            stacklevel=4,
-        )
+    labels = absent_labels(len(table))
+    if settings.has_label(table):
+        label = read_column(table, settings.label)
+        labels = read_labels(label, settings.target, clients.rows)
+        if settings.target == "auto" and looks_like_classes(label):
+            warnings.warn(
+                f"the label column `{label.name}` holds a few whole numbers but is of a real type, "
+                "so it is taken for a regression: say target=classification if they are classes",
+                CoterieWarning,
+                stacklevel=4,
+            )
     parts = split_rows(clients, settings.train_share, seed)
     encoders = fit_encoders(table, settings, parts[0])
     train, test = (make_samples(encode_rows(table, encoders, part), labels, part) for part in parts)
     features = tuple(feature for encoder in encoders for feature in encoder.names)
     federation = Federation(
-        train, test, name=name, clients=clients.names, features=features, classes=labels.classes
+        train,
+        test,
+        name=name,
+        clients=clients.names,
+        features=features,
+        classes=labels.classes,
+        labelled=labels.given,
     )
     return PreparedTable(federation, tuple(encoders))
 
@@ -182,9 +224,10 @@ def fit_encoders(table: Any, settings: Table, train: ClientRows) -> list[Encoder
             encoders.append(answer)
     reasons = [f"{', '.join(names)} ({reason})" for reason, names in left_out.items()]
     if not encoders:
+        others = [settings.client, *([settings.label] if settings.has_label(table) else [])]
         raise SettingError(
-            f"a table needs a column to predict from besides `{settings.client}` and "
-            f"`{settings.label}`, got {' and '.join(reasons) or 'none'}"
+            f"a table needs a column of features besides {' and '.join(f'`{o}`' for o in others)}, "
+            f"got {' and '.join(reasons) or 'none'}"
         )
     if reasons:
         warnings.warn(f"columns left out: {'; '.join(reasons)}", CoterieWarning, stacklevel=5)
