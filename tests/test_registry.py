@@ -2,6 +2,7 @@ import itertools
 import pickle
 from dataclasses import fields, is_dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -233,3 +234,13 @@ def test_a_setting_that_is_given_another_default_keeps_its_rule(name):
     bases = [base for base in kind.__mro__[1:] if is_dataclass(base)]
     inherited = [field for base in bases for field in fields(base) if field.metadata["rule"]]
     assert [field.name for field in inherited if rules[field.name] is None] == []
+
+
+def test_suggestions_for_an_algorithm_come_before_its_own_and_these_before_the_usual_ones():
+    special = {"mine": {"rounds": 3}}
+    data = SimpleNamespace(suggests={"rounds": 1, "lr": 1, "k": 1}, suggests_for=special)
+    mine = SimpleNamespace(suggests={"rounds": 2, "lr": 2})
+    assert suggestions(data) == {"network": "mlp", "rounds": 1, "lr": 1, "k": 1}
+    assert suggestions(data, mine) == {"network": "mlp", "rounds": 2, "lr": 2, "k": 1}
+    assert suggestions(data, mine, "mine") == {"network": "mlp", "rounds": 3, "lr": 2, "k": 1}
+    assert suggestions(FEDERATIONS["gaussian-clusters"], coterie.UIFCA)["network"] == "linear-flow"

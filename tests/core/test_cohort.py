@@ -5,7 +5,11 @@ from torch import nn
 from coterie import Classification, Regression
 from coterie.core.errors import CoterieError, CoterieWarning, SettingError
 from coterie.data.federation import Samples
+from coterie.engine.kernels.batched import BatchedKernel
+from coterie.engine.kernels.reference import PerClientKernel
+from coterie.engine.kernels.vmapped import VmappedKernel
 from coterie.engine.simulator import Simulator
+from tests.engine.kernels.cohorts import cohort as kernel_cohort
 
 
 class Counting(nn.Module):
@@ -307,3 +311,58 @@ def test_a_gradient_that_leaves_statistics_behind_says_so(normalised):
     width = layout.trained_size  # neither clipped nor pulled
     assert torch.equal(change[:, width:], whole[:, width:])
     assert torch.equal(whole[:, :width], gradient[:, :width])
+
+
+def labelled(kernel, seed, sizes=(5, 1, 8)):
+    """Clients with two labels for each sample, by a kernel; those of padding are wild."""
+    task = Classification(nn.Linear(3, 2).double())
+    some = kernel_cohort(task, kernel, sizes, 3, 2, seed)
+    generator = torch.Generator().manual_seed(seed)
+    label = torch.randint(4, (len(sizes), max(sizes), 2), generator=generator)
+    return some, torch.where(some.mask[:, :, None], label, 99)
+
+
+@pytest.mark.parametrize("kernel", [PerClientKernel, VmappedKernel, BatchedKernel])
+@pytest.mark.parametrize("seed", range(3))
+def test_clients_by_label_are_those_with_some_of_their_samples(kernel, seed):
+    some, label = labelled(kernel, seed)
+    m, k = len(some), 4
+    generator = torch.Generator().manual_seed(seed)
+    models = torch.randn(2, 8, generator=generator).double()
+    start = torch.randn(m * 2 * k, 8, generator=generator).double()
+    sets = some.by_label(label, k)
+    assert len(sets) == m * 2 * k
+    end, loss = sets.descend(start, lr=0.1, steps=3), sets.loss(models)
+    losses, gradient = sets.losses(models).sum(1), sets.gradient(start)
+    close = torch.testing.assert_close
+    for r in range(2):
+        for j in range(k):
+            here = torch.arange(m) * 2 * k + r * k + j
+            among = some.among(label[:, :, r] == j)
+            assert sets.size[here].tolist() == among.size.tolist()
+            close(loss[here], among.loss(models))
+            close(losses[here], among.losses(models).sum(1))
+            close(gradient[here], among.gradient(start[here]))
+            close(end[here], among.descend(start[here], lr=0.1, steps=3))
+            empty = among.size == 0
+            assert torch.equal(end[here][empty], start[here][empty]), "it stands still"
+    one, other = some.by_label(label[:, :, 0], k), some.by_label(label[:, :, :1], k)
+    assert torch.equal(one.loss(models), other.loss(models))
+
+
+def test_what_is_drawn_by_label_is_the_same_in_any_company():
+    some, label = labelled(VmappedKernel, 0, (9, 12))
+    start = torch.ones(2 * 8, 8).double()
+    together = some.by_label(label, 4).descend(start, lr=0.1, steps=4, batch=2)
+    own = some.subset(torch.tensor([1])).by_label(label[1:], 4)
+    alone = own.descend(start[8:], lr=0.1, steps=4, batch=2)
+    torch.testing.assert_close(together[8:], alone)
+
+
+def test_labels_of_clients_without_samples():
+    some, label = labelled(PerClientKernel, 0)
+    nobody = some.among(torch.zeros_like(some.mask))
+    sets = nobody.by_label(label[:, :1], 4)
+    assert sets.size.tolist() == [0] * 24
+    start = torch.ones(24, 8).double()
+    assert torch.equal(sets.descend(start, lr=0.1, steps=2), start)

@@ -7,14 +7,14 @@ import torch
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
-from coterie import IFCA, FedAvg, FeSEM
+from coterie import IFCA, UIFCA, FedAvg, FeSEM
 from coterie.checks import short_run, small_federation
 from coterie.core.clients import Stacked
-from coterie.core.fields import Cluster, Model, Size
+from coterie.core.fields import Cluster, Loss, Model, Size, Statistic
 from coterie.core.state import state_tensors
 from coterie.flower.folded import CLUSTER, folds_on_nodes, read_sums, sums_to_send
 from coterie.flower.wire import BadPacket, Packet
-from coterie.vectors.folds import ByCluster
+from coterie.vectors.folds import ByCluster, WeightedRows
 from tests.flower.small import SmallApp, SmallGrid, run_over
 
 CASES = {
@@ -135,3 +135,31 @@ def test_a_node_folds_where_that_is_less():
     # bytes, and one for each client.
     assert [folds_on_nodes(EQUAL, Upload, SENT, n) for n in (1, 2, 3, 100)] == [0, 0, 1, 1]
     assert folds_on_nodes(BLIND, Upload, SENT, 1), "the server is not to see single clients"
+
+
+class Measured(NamedTuple):
+    size: Statistic
+    loss: Loss
+
+
+def test_what_is_measured_per_cluster_is_folded_where_that_is_less():
+    # Of each of 3 clusters a client sends a size and 5 numbers, of which the 5 are counted, of 4
+    # bytes: 60. The sums are 3 (1 + 5) of 8 bytes: 144.
+    fold = WeightedRows(3, "size", updates={"loss": 5})
+    assert [folds_on_nodes(fold, Measured, {}, n) for n in (1, 2, 3, 100)] == [0, 0, 1, 1]
+    upload = Measured(torch.rand(3, 3), torch.randn(3, 3, 5))
+    total = fold.add(fold.start(), IDS, upload, {})
+    read = read_sums(fold, {}, IDS, SIZES, Packet({}, sums_to_send(fold, total)))
+    assert torch.equal(fold.finish(read, {}).sum("loss"), fold.finish(total, {}).sum("loss"))
+    with pytest.raises(BadPacket, match=r"must be \[3, 5\]"):
+        read_sums(fold, {}, IDS, SIZES, Packet({}, {**total.terms, "loss": torch.zeros(3, 4)}))
+
+
+@pytest.mark.parametrize("fit", ["descent", "exact"])
+def test_sets_of_samples_are_summed_on_nodes(fit, tmp_path):
+    algorithm = UIFCA(k=2, fit=fit, restarts=1, steps=2, fit_rounds=1)
+    few, _, _ = uploads(algorithm, tmp_path / "few", 20)
+    many, run, simulated = uploads(algorithm, tmp_path / "many", 40)
+    assert byte_count(few) == byte_count(many), "it does not grow with the clients"
+    for path, value in state_tensors(simulated.state).items():
+        torch.testing.assert_close(state_tensors(run.state)[path], value, rtol=1e-9, atol=1e-9)

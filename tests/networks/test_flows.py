@@ -51,21 +51,27 @@ def drawn(name, seed=0):
     return module, draw(4, *shape, generator=generator).double()
 
 
+def to_noise(module, x):
+    """The map from samples to noise [n, features], step by step."""
+    u, _ = module.inputs(x.flatten(1))
+    if not hasattr(module, "couplings"):
+        return u @ module.A.T + module.c
+    u = u[:, module.order]
+    for coupling in module.couplings:
+        u, _ = coupling(u)
+    return u
+
+
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("name", FLOWS)
-def test_noise_and_samples_stand_for_each_other_and_the_determinant_is_that_of_the_map(name, seed):
+def test_the_determinant_is_that_of_the_map_and_noise_leads_back(name, seed):
     module, x = drawn(name, seed)
-    features = x[0].numel()
-    z = torch.randn(4, features, generator=torch.Generator().manual_seed(seed)).double()
-    made = module.generate(z)  # samples that noise stands for
-    assert made.shape == x.shape
-    slopes = torch.autograd.functional.jacobian(
-        lambda noise: module.generate(noise).flatten(1).sum(0), z
-    )  # [features, 4, features]
-    spread = slopes.transpose(0, 1).slogdet().logabsdet
-    normal = -0.5 * (z.square().sum(1) + features * math.log(2 * math.pi))
-    # p(x) = N(z) / |det dx/dz|
-    torch.testing.assert_close(module(made), normal - spread, rtol=1e-6, atol=1e-6)
+    slopes = torch.autograd.functional.jacobian(lambda v: to_noise(module, v).sum(0), x)
+    slopes = slopes.transpose(0, 1).flatten(2)  # [4, features, features]
+    z = to_noise(module, x)
+    normal = -0.5 * (z.square().sum(1) + z.shape[1] * math.log(2 * math.pi))
+    torch.testing.assert_close(module(x), normal + slopes.slogdet().logabsdet)
+    torch.testing.assert_close(module.generate(z), x)
 
 
 @pytest.mark.parametrize("name", ["linear-1", "checkerboard-2"])
@@ -85,11 +91,11 @@ def test_a_density_of_pixels_integrates_to_one():
     # The logits of pixels lie between -log 19 and log 19, so that a flow gives the cube what a
     # normal distribution has there: P(|z| < log 19)^4 before it is trained.
     module = RealNvp(masks="checkerboard").module([2, 2], 1).double().eval()
-    middle = (torch.arange(24).double() + 0.5) / 24
+    middle = (torch.arange(14).double() + 0.5) / 14
     grid = torch.cartesian_prod(*[middle] * 4).view(-1, 2, 2)
     with torch.no_grad():
         total = module(grid).exp().mean().item()
-    assert total == pytest.approx(math.erf(math.log(19) / math.sqrt(2)) ** 4, rel=5e-3)
+    assert total == pytest.approx(math.erf(math.log(19) / math.sqrt(2)) ** 4, rel=2e-2)
 
 
 def test_a_linear_flow_by_hand():

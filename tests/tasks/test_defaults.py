@@ -6,6 +6,7 @@ from coterie.algorithms.k_fed import KFed
 from coterie.core.errors import DataError, SettingError
 from coterie.data.federation import Federation
 from coterie.networks import Linear, LinearFlow, Mlp
+from coterie.networks.flows import RealNvp
 from coterie.registry import ALGORITHMS
 from coterie.tasks.defaults import algorithm_task, default_task, prepare_task
 
@@ -160,3 +161,14 @@ def test_centres_are_of_samples_that_are_one_tensor():
         prepare_task(KFed(), data, OwnNetwork())
     with pytest.raises(DataError, match="one tensor each, got sequences of int64"):
         coterie.Centre(2).check_samples(data.train.x, data.train.y)
+
+
+@pytest.mark.parametrize("targets", [[0, 1, 1, 0], [0.5, 1.0, 1.0, 0.0]])
+@pytest.mark.parametrize("network", [LinearFlow(), RealNvp(hidden=3)])
+def test_a_network_that_gives_one_number_per_sample_is_a_density(targets, network):
+    task = default_task(federation(targets, scale=2.0), network)
+    assert type(task) is coterie.Density
+    assert task.scale == 2.0
+    data, _ = prepare_task(coterie.UIFCA(), federation(targets), network)
+    assert data.sample_clusters == (targets[0] == 0), "labels that are classes are to score by"
+    assert type(default_task(federation(targets), Mlp())) is not coterie.Density

@@ -43,7 +43,7 @@ def test_models_are_told_the_scale_of_samples_and_keep_all_else():
     models = torch.randn(3, 4, task.layout.size)
     scaled = task.with_scaling(models, torch.tensor([5.0, 6.0]), torch.tensor(7.0))
     parts, before = task.layout.unflatten(scaled), task.layout.unflatten(models)
-    assert parts["inputs.shift"].unique(dim=1)[0, 0].tolist() == [5, 6]
+    assert parts["inputs.shift"].flatten(0, 1).unique(dim=0).tolist() == [[5, 6]]
     assert parts["inputs.scale"].unique().tolist() == [7]
     assert all(torch.equal(parts[name], before[name]) for name in ("A", "c"))
     assert (task.scales, task.features) == (True, 2)
@@ -86,9 +86,7 @@ def test_a_network_of_ones_own_is_enough():
     assert gives_log_probabilities(Density(Laplace()), torch.zeros(1, 2))
     x = torch.cat([torch.randn(40, 2) - 6, torch.randn(40, 2) + 6])
     order = torch.randperm(80, generator=torch.Generator().manual_seed(0))
-    data = Federation.from_clients(
-        [(x[half], (half >= 40).long()) for half in order.split(40)], sample_clusters=True
-    )
+    data = Federation.from_clients([(x[half], (half >= 40).long()) for half in order.split(40)])
     run = simulate(UIFCA(k=2, lr=0.2, batch=0, fit_rounds=2), data, Density(Laplace()), rounds=12)
     places = run.models[run.models[:, 0].argsort()]
     assert places.flatten().tolist() == pytest.approx([-6, -6, 6, 6], abs=0.6)

@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.core.clients import Each, LinearFold, Stacked
-from coterie.core.fields import Cluster, Model, Size, Statistic, Update
+from coterie.core.fields import Cluster, Loss, Model, Size, Statistic, Update
+from coterie.tensors.lazy import Lazy
 from coterie.vectors.folds import ByCluster, NearestCentre, RowSent, WeightedRows
+from coterie.vectors.moments import SecondMoments
 
 
 class Upload(NamedTuple):
@@ -291,3 +293,39 @@ def test_folds_and_what_they_carry_can_be_sent():
     assert torch.equal(
         fold.finish(total, SENT).mean("model"), folded(fold, UPLOAD, SENT).mean("model")
     )
+
+
+class Measured(NamedTuple):
+    size: Statistic
+    loss: Loss
+    square: Statistic
+
+
+def measured(seed):
+    generator = torch.Generator().manual_seed(seed)
+    weights = [torch.rand(n, 3, generator=generator) for n in (4, 1, 6)]
+    points = [torch.randn(len(w), 2, generator=generator) for w in weights]
+    size = torch.stack([w.sum(0) for w in weights])
+    loss = torch.randn(3, 3, 1, generator=generator)
+    return size, loss, SecondMoments(points, weights)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_updates_may_have_a_width_of_their_own_and_need_not_be_formed(seed):
+    size, loss, formula = measured(seed)
+    fold = WeightedRows(3, "size", updates={"loss": 1, "square": 4})
+    assert isinstance(fold, LinearFold)
+    shapes = {name: shape for name, (shape, _) in fold.term_shapes({}).items()}
+    assert shapes == {"weight": (3,), "loss": (3, 1), "square": (3, 4)}
+    ids, lazy = torch.arange(3), Lazy(formula)
+    up = fold.finish(fold.add(fold.start(), ids, Measured(size, loss, lazy), {}), {})
+    assert lazy.formed is None
+    expected = torch.einsum("mk,mkd->kd", size.double(), formula.dense().double())
+    torch.testing.assert_close(up.sum("square"), expected, rtol=1e-6, atol=1e-6)
+    terms = fold.terms(ids, Measured(size, loss, lazy), {})
+    torch.testing.assert_close(terms["square"].sum(0), expected, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(terms["loss"].sum(0), up.sum("loss"))
+    torch.testing.assert_close(up.weights, size.double().sum(0))
+    nobody = fold.finish(fold.start(), {})
+    assert nobody.sum("square").tolist() == [[0.0] * 4] * 3
+    assert nobody.mean("loss").tolist() == [[0.0]] * 3

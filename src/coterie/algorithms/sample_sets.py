@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
 from coterie.algorithms.k_fed import KFed
@@ -107,11 +108,11 @@ def first_label(
     """The first sets, as the index of each sample's set, [m, n, r]."""
     k = settings.k
     if settings.start == "k-fed":
-        return k_fed(settings).label(cohort, chosen, chosen, seed)[:, :, None]
+        return fill_rows(k_fed(settings).label(cohort, chosen, chosen, seed), cohort)[:, :, None]
     drawn = draw_label(cohort, k, int(seed), "sets", r)
     if settings.start != "truth":
         return drawn
-    true = pad_sequence([y for _, y in cohort], batch_first=True)[:, :, None] % k
+    true = fill_rows(pad_sequence([y for _, y in cohort], batch_first=True) % k, cohort)[:, :, None]
     errors = torch.stack(
         [
             torch.rand(cohort.mask.shape[1], generator=each) < settings.start_errors
@@ -119,6 +120,11 @@ def first_label(
         ]
     )
     return torch.where(errors[:, :, None], drawn, true)
+
+
+def fill_rows(label: Tensor, cohort: Cohort) -> Tensor:
+    """Labels [m, a] in as many rows as a cohort has: one even where nobody has a sample."""
+    return pad(label, (0, cohort.mask.shape[1] - label.shape[1]))
 
 
 def k_fed(settings: SetSettings) -> KFed:

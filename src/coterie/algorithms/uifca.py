@@ -155,9 +155,9 @@ class UIFCA(SetSettings):
         (r, k, _), sets = now.models.shape, self._sets(now, number)
         if self.fit == "exact":
             fold = WeightedRows(r * k, "size", updates=uifca_exact.summed_moments(now.features))
-            ids, up = clients.run(self.measure_sets, fold=fold, **sets)
+            ids, up = clients.run(self.measure_sets, fold=fold, scaling=now.scaling, **sets)
             share = self.shrinkage * self.annealing**number
-            models = uifca_exact.fit_flows(now.models, up, now.scaling, share, self.floor)
+            models = uifca_exact.fit_flows(now.models, up, share, self.floor)
         else:
             fold = WeightedRows(r * k, "size", {"models": "models"}, {"loss": 1})
             ids, up = clients.run(self.train, fold=fold, models=now.models.flatten(0, 1), **sets)

@@ -3,10 +3,12 @@
 A linear flow is a Gaussian distribution. Its best fit to the samples of a set needs their count,
 mean and second moments, which are sums over clients:
 
-    client i, set k:   |S_{i,k}|,  sum x,  sum x x^T
-    server:            mu = mean of x,  S = mean of x x^T - mu mu^T
+    client i, set k:   |S_{i,k}|,  sum u,  sum u u^T,  where u = (x - shift) / scale
+    server:            mu = mean of u,  S = mean of u u^T - mu mu^T
                        S = (1 - a) S + a (tr S / f) I
                        A = S^(-1/2),  c = -A mu
+
+Samples are centred before they are multiplied: far from zero S would be what rounding leaves.
 
 The best fit alone keeps a sample in the set in which it already is, because it is part of that
 set's S. Shrinkage a loosens that: it is 1 in the first cluster round, then 1/2, 1/4 and so on.
@@ -31,8 +33,8 @@ from coterie.vectors.moments import SecondMoments, whitening
 
 class SetMoments(NamedTuple):
     size: Statistic  # [m, r k] |S_{i,k}|
-    mean: Statistic  # [m, r k, f] of the samples in a set
-    square: Statistic  # [m, r k, f f] mean of x x^T
+    mean: Statistic  # [m, r k, f] of the samples u in a set
+    square: Statistic  # [m, r k, f f] mean of u u^T
     loss: Loss  # [m, r k, 1] mean loss of a set under its judge
 
 
@@ -45,11 +47,12 @@ def measure_sets(
     chosen: Tensor,
     number: Tensor,
     seed: Tensor,
+    scaling: Tensor,
 ) -> SetMoments:
     cohort = sample_sets.fold_of_turn(self, cohort, number, seed)
     weight, loss = sample_sets.make_sets(self, cohort, judges, constants, chosen, seed)
     size = weight.sum(1).flatten(1)
-    points = [x.flatten(1) for x, _ in cohort]
+    points = [(x.flatten(1) - scaling[:-1]) / scaling[-1] for x, _ in cohort]
     weights = [own[: len(x)].flatten(1) for own, x in zip(weight, points, strict=True)]
     total = torch.stack([w.T @ x for w, x in zip(weights, points, strict=True)])
     mean = sample_sets.divide(total, size[:, :, None])
@@ -62,20 +65,12 @@ def summed_moments(features: int) -> dict[str, str | int]:
     return {"mean": features, "square": features * features, "loss": 1}
 
 
-def fit_flows(
-    models: Tensor, up: ClusterSums, scaling: Tensor, shrinkage: float, floor: float
-) -> Tensor:
-    """The linear flows [r, k, d] that fit the sets best; one without samples stays as it was.
-
-    Samples are centred and divided by the `scaling` [f + 1] that models have in their buffers.
-    """
-    (r, k, _), weight, f = models.shape, up.weights[:, None], len(scaling) - 1
-    shift, scale = scaling[:-1].double(), scaling[-1].double()
-    mean = sample_sets.divide(up.sum("mean"), weight)
-    square = sample_sets.divide(up.sum("square"), weight).view(-1, f, f)
-    both = mean[:, :, None] * shift
-    centred = square - both - both.mT + shift[:, None] * shift
-    A, c = whitening((mean - shift) / scale, centred / scale**2, shrinkage, floor)
+def fit_flows(models: Tensor, up: ClusterSums, shrinkage: float, floor: float) -> Tensor:
+    """The linear flows [r, k, d] that fit the sets best; one without samples stays as it was."""
+    (r, k, _), weight = models.shape, up.weights[:, None]
+    mean = sample_sets.divide(up.sum("mean"), weight)  # [r k, f]
+    square = sample_sets.divide(up.sum("square"), weight).unflatten(1, (mean.shape[1], -1))
+    A, c = whitening(mean, square, shrinkage, floor)
     fitted = torch.cat([A.flatten(1), c], 1).view(r, k, -1).to(models.dtype)
     whole = torch.cat([fitted, models[..., fitted.shape[-1] :]], -1)
     return torch.where((up.weights > up.floor).view(r, k, 1), whole, models)

@@ -29,7 +29,8 @@ class MeanLosses(NamedTuple):
 @on_client(fold=WeightedRows)
 def measure_samples(self: Any, cohort: Cohort) -> Scales:
     density: Any = cohort.task
-    points = [density.unscaled(x) for x, _ in cohort]
+    # In double precision: far from zero a scale is what is left of the difference of large numbers.
+    points = [density.unscaled(x).double() for x, _ in cohort]
     size = cohort.size[:, None].to(points[0].dtype)
     mean = torch.stack([x.sum(0) / max(1, len(x)) for x in points])[:, None]
     square = torch.stack([x.square().sum() / max(1, len(x)) for x in points])

@@ -66,7 +66,8 @@ class Density(NetworkTask):
         scaled = self.layout.unflatten(models.clone())
         for name, value in zip(SCALING, (shift, scale), strict=True):
             scaled[name] = value.to(models.dtype).expand_as(scaled[name])
-        return torch.cat([scaled[n].flatten(models.dim() - 1) for n in self.layout.names], -1)
+        lead = models.shape[:-1]
+        return torch.cat([scaled[n].reshape(*lead, -1) for n in self.layout.names], -1)
 
     def unscaled(self, x: Tensor) -> Tensor:
         """What the network centres and scales of samples [n, ...]: [n, features]."""
