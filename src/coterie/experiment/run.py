@@ -23,6 +23,7 @@ from coterie.core.validate import at_most_clients
 from coterie.data.federation import Federation
 from coterie.engine.simulator import Simulator
 from coterie.evaluation.evaluator import Evaluator
+from coterie.evaluation.sample_map import sample_map
 from coterie.evaluation.scoring import Evaluation, SimulatedScorer
 from coterie.experiment.checkpoint import run_fingerprint
 from coterie.experiment.client_model import client_module
@@ -34,6 +35,8 @@ from coterie.experiment.run_result import run_config, run_result
 from coterie.experiment.settings import RunSettings
 from coterie.experiment.training import Training
 from coterie.registry import algorithm_name
+from coterie.report.feature_profiles import feature_profiles
+from coterie.report.model_draws import draw_from_models
 from coterie.report.sample_sheets import sample_sheets
 from coterie.tensors.threads import adaptive_threads
 
@@ -343,9 +346,16 @@ class Run:
         """Write the files of a finished run: its result, its clients and samples of its data."""
         folder.write("result.json", self.result)
         folder.write("clients.json", self.training.outcome.tables)
-        sheets = sample_sheets(self.federation, self.clusters, self.labels, self.settings.seed)
+        data, seed, labels = self.federation, self.settings.seed, self.labels
+        by_sample = self.serving.label is not None
+        draws = draw_from_models(self.task, self.serving.models, data, seed) if by_sample else {}
+        sheets = sample_sheets(data, self.clusters, labels, seed, draws)
         if sheets:
             folder.write("pictures.json", sheets)
+        if by_sample:
+            points = sample_map(self.evaluator.scorer, data, self.serving, labels, seed)
+            profiles = feature_profiles(data, labels, draws, seed)
+            folder.write("samples.json", {"map": points, "features": profiles})
 
     def report(self, path: str | Path = "report.html") -> Path:
         """Write a self-contained page about this run."""

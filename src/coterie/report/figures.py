@@ -54,9 +54,12 @@ def error_curves(rounds: Sequence[Round]) -> Figure | None:
 
 
 def own_metrics(histories: Iterable[Sequence[Round]]) -> list[str]:
-    """The names of the algorithms' own metrics in rounds, in the order in which they came."""
+    """The names of the algorithms' own metrics in rounds, in the order in which they came.
+
+    The number of the cluster round is none: it would be a staircase.
+    """
     names = (n for rounds in histories for r in rounds for n in r.get("metrics") or {})
-    return [name for name in dict.fromkeys(names) if name not in FIXED_METRICS]
+    return [name for name in dict.fromkeys(names) if name not in FIXED_METRICS | {"cluster_round"}]
 
 
 def own_curves(rounds: Sequence[Round]) -> dict[str, Figure]:
@@ -191,13 +194,13 @@ def curve(points: Points, name: str, hue: str, dash: str = "solid") -> Trace | N
     }
 
 
-def round_axis(numbers: Sequence[int]) -> dict[str, Any]:
-    """A horizontal axis of rounds."""
+def round_axis(numbers: Sequence[int], title: str = "round") -> dict[str, Any]:
+    """A horizontal axis of rounds, or of something else that is counted."""
     axis: dict[str, Any] = {
-        "title": {"text": "round"},
+        "title": {"text": title},
         "tickformat": "d",
         "showgrid": False,
-        "unifiedhovertitle": {"text": "round %{x}"},
+        "unifiedhovertitle": {"text": f"{title} %{{x}}"},
     }
     if numbers[-1] - numbers[0] <= 10:
         axis["dtick"] = 1
