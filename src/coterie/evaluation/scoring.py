@@ -242,7 +242,7 @@ def cluster_summary(evaluation: Evaluation) -> ClusterSummary:
 
 
 def scores_by_label(cohort: Cohort, models: Tensor, label: Tensor) -> Tensor:
-    """The task's sums [k, m, s] of each client's samples whose label [m, n] names model 0, 1, ..."""
+    """The task's sums [k, m, s]: under model j, of each client's samples with label [m, n] j."""
     scores = {
         j: cohort.among(label == j).score(models[j].expand(len(cohort), -1))
         for j in label.unique().tolist()

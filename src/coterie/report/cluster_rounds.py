@@ -1,14 +1,12 @@
-"""Cluster rounds: where an algorithm fits models for several rounds between two changes of clusters.
+"""Cluster rounds: several rounds that fit models to the same clusters, before these change.
 
-Such an algorithm tells the number of the cluster round as its metric `cluster_round`.
+An algorithm that has them, as UIFCA, tells the number of each as its metric `cluster_round`.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
-from coterie.report.figures import SECOND, Figure, Round, curve, round_axis
-
-METRIC = "cluster_round"
+from coterie.report.figures import CLUSTER_ROUND, SECOND, Figure, Round, curve, round_axis
 
 
 def by_cluster_round(rounds: Sequence[Round]) -> list[Round]:
@@ -16,15 +14,15 @@ def by_cluster_round(rounds: Sequence[Round]) -> list[Round]:
 
     Empty where rounds tell of none.
 
-    >>> told = [{"round": r, "metrics": {METRIC: (r + 1) // 2, "purity": r / 4}} for r in (1, 2, 3)]
-    >>> [(r["round"], r["metrics"]["purity"]) for r in by_cluster_round(told)]
-    [(1, 0.5), (2, 0.75)]
+    >>> rounds = [{"round": r, "metrics": {"cluster_round": (r + 1) // 2}} for r in (1, 2, 3)]
+    >>> [r["round"] for r in by_cluster_round(rounds)]
+    [1, 2]
     """
     merged: dict[int, Round] = {}
     for r in rounds:
         metrics: dict[str, Any] = r.get("metrics") or {}
-        if metrics.get(METRIC) is not None:
-            number = int(metrics[METRIC])
+        if metrics.get(CLUSTER_ROUND) is not None:
+            number = int(metrics[CLUSTER_ROUND])
             before = merged.get(number, {}).get("metrics", {})
             merged[number] = {**r, "round": number, "metrics": {**before, **metrics}}
     return list(merged.values())

@@ -96,7 +96,7 @@ def cluster_table(columns: Columns, groups: Grouping) -> dict[str, Any]:
 
 
 def sample_table(samples: Columns) -> dict[str, Any]:
-    """One row for each found cluster of samples: its size, its clients, its loss, its true clusters."""
+    """One row for each found cluster of samples: size, clients, mean loss, and true clusters."""
     matched = match_sample_clusters(samples)
     truths = sorted(matched, key=lambda label: matched[label])
     places = [samples["true"].index(truth) for truth in truths]

@@ -1,6 +1,6 @@
-"""Draws from the models of clusters: what a server may look at, since no sample has to leave a client.
+"""Draws from the models of clusters: what a server may look at, as the paper on UIFCA proposes.
 
-As the paper on UIFCA proposes. A task whose models can be drawn from has the method `generate`.
+No sample has to leave a client for it. A task with models to draw from has the method `generate`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def draw_from_models(
             continue
         try:
             drawn = generate(model, count, seeds.generator(seed, "draws", j))
-        except torch.linalg.LinAlgError:  # a linear flow without an inverse
+        except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # a flow without inverse
             continue
         if drawn is None:
             return {}
