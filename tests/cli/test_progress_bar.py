@@ -60,3 +60,9 @@ def test_the_outcome_tells_how_many_clients_are_in_each_cluster_also_where_who_i
     for withhold in ("nothing", "clusters"):
         run = coterie.simulate(coterie.IFCA(k=4), *data, rounds=2, withhold=withhold)
         assert "  clusters  4: 2 2 2 2" in outcome_text(run)
+
+
+def test_where_samples_are_clustered_the_line_says_so(clock, capsys):
+    shown = RunProgressBar("uifca on digits", rounds=1, done=0)
+    shown.on_round(record(1) | {"counted": "samples"})
+    assert "clusters 2: 3 5 samples  " in capsys.readouterr().err

@@ -54,6 +54,8 @@ def test_the_loss_of_each_sample_is_that_of_its_own_model():
         "cluster": [0, 1],
         "samples": [4, 2] if low == 0 else [2, 4],
         "clients": [2, 2],
+        # Those at 0 and 1 are 1/2 from their centre, those at 10 are the other one.
+        "loss": [0.25, 0.0] if low == 0 else [0.0, 0.25],
         "true": [0, 1],
         "overlaps": [[3, 1], [0, 2]] if low == 0 else [[0, 2], [3, 1]],
     }
@@ -237,3 +239,15 @@ def test_samples_of_clients_that_are_not_served_have_no_label():
     nobody.training.evaluator.scorer = Answering(nobody.evaluator.scorer, [], [])
     nobody.complete()
     assert nobody.labels.tolist() == [-1] * 6
+
+
+def test_each_round_has_the_mean_loss_of_the_samples_in_each_cluster():
+    record = ran(federation(), chunk=1).records[-1]
+    assert sorted(record["by_cluster"]["loss"]) == [0.0, 0.25]
+    # Three clusters of samples at two places: one is empty, and has no loss.
+    x = torch.tensor([0.0, 0.0, 4.0, 4.0])[:, None]
+    data = Federation.from_clients([(x, torch.zeros(4, dtype=torch.long))] * 2)
+    run = coterie.simulate(KFed(k=3, k_local=2), data, Centre(1), rounds=1)
+    losses = run.records[-1]["by_cluster"]["loss"]
+    assert sorted(losses, key=str) == [0.0, 0.0, None]
+    assert run.training.outcome.tables["sample_clusters"]["loss"] == losses

@@ -7,6 +7,7 @@ import coterie
 from coterie import FedAvg
 from coterie.core.algorithm import Info
 from coterie.core.errors import CoterieError
+from coterie.experiment.plan import make_plan
 from coterie.experiment.settings import RunSettings
 
 
@@ -45,3 +46,28 @@ def test_the_last_metrics_are_there_after_a_run_was_resumed(tmp_path):
     again.use(tmp_path / "run", resume=True)
     assert again.complete().metrics == run.metrics
     assert again.metrics["mine"] == 3.0
+
+
+UIFCA = ["uifca", "gaussian-clusters", "samples=40", "rounds=2", "restarts=1", "steps=1"]
+
+
+def counted(words):
+    plan = make_plan(words)
+    return plan.run(plan.config()).complete().records
+
+
+def test_clusters_of_samples_are_counted_in_samples():
+    for record in counted([*UIFCA, "evaluate=2"]):  # also where a round is not evaluated
+        assert record["counted"] == "samples"
+        assert sum(record["sizes"]) == 4 * 40
+    (record,) = counted(["k-fed", "gaussian-clusters", "samples=40"])
+    assert (record["counted"], sum(record["sizes"])) == ("samples", 4 * 40)
+
+
+@pytest.mark.parametrize(
+    "words", [["ifca", "k=2"], ["ifca", "k=2", "withhold=clusters"], ["fedavg"]]
+)
+def test_clusters_of_clients_are_counted_in_clients(words):
+    name, *settings = words
+    for record in counted([name, "rotated-digits", "clients=8", "rounds=2", *settings]):
+        assert (record["counted"], sum(record["sizes"])) == ("clients", 8)

@@ -176,3 +176,17 @@ def test_sums_that_can_be_true_are_read():
 def test_sums_that_clients_cannot_have_made_are_refused(change, says):
     with pytest.raises(BadPacket, match=says):
         SumExchange(BLIND, "test", small_task()).read(IDS, sums(**change))
+
+
+def test_of_clustered_samples_only_draws_from_the_models_are_shown(tmp_path):
+    words = ["uifca", "gaussian-clusters", "samples=40", "rounds=2", "restarts=1", "steps=1"]
+    run = deployed(tmp_path, words)
+    told = json.loads((tmp_path / "run" / "samples.json").read_text())
+    assert told["map"] is None
+    clusters = told["features"]["clusters"]
+    assert all(entry["samples"] is None and entry["draws"] for entry in clusters)
+    table = json.loads((tmp_path / "run" / "clients.json").read_text())["sample_clusters"]
+    assert table["loss"] is None
+    assert run.records[-1]["by_cluster"] == {}
+    assert run.records[-1]["counted"] == "samples"
+    assert sum(run.records[-1]["sizes"]) == 4 * 40

@@ -295,3 +295,21 @@ def wait_for(path: Path, browser: Browser) -> None:
             return
         browser.run("new Promise((done) => setTimeout(done, 50))")
     raise AssertionError(f"{path} was not written")
+
+
+def test_samples_are_on_a_map_of_their_own(
+    make_run: MakeRun, visit: Callable[..., Browser]
+) -> None:
+    folder = make_run()
+    points = {"drawn": "losses under the 4 models", "x": [-0.5, 0.5], "y": [0.0, 0.0]}
+    points |= {"client": [5, 6], "cluster": [0, 2], "true": [1, 3], "loss": [0.25, 0.5]}
+    (folder / "samples.json").write_text(json.dumps({"map": points, "features": None}))
+    browser = visit(folder)
+    legend = "document.querySelector('#sample_map .legend').textContent"
+    assert browser.run(legend) == "cluster 0cluster 2"
+    browser.run("document.querySelector('#sample_map [data-view=true]').click()")
+    assert browser.run(legend) == "true cluster 1true cluster 3"
+    shown = "document.querySelector('#sample_map .chart').data[0].text[0]"
+    assert browser.run(shown) == "client 5<br>found cluster 0<br>true cluster 1<br>loss 0.25"
+    assert browser.run("document.querySelectorAll('#map .points path').length") == 80
+    assert browser.errors == []

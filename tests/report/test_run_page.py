@@ -397,3 +397,94 @@ def test_large_run_stays_below_8_megabytes(make_run: MakeRun) -> None:
         k=20, clients=4800, rounds=300, tested=True, frames=frames, restless=4800, sheets=12
     )
     assert len(render_run(folder).encode()) < 8_000_000
+
+
+def sample_run(make_run: MakeRun, **changes: Any) -> Path:
+    """A run that clusters samples, two rounds to a cluster round."""
+    folder = make_run(rounds=4, k=2, clients=8, truth=False)
+    rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    for r in rounds:
+        r["metrics"] |= {"cluster_round": float((r["round"] + 1) // 2), "purity": r["round"] / 8}
+        r |= {"sizes": [10 * r["round"], 5], "moves": {}, "counted": "samples"}
+    (folder / "rounds.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rounds))
+    table = {"cluster": [0, 1], "samples": [40, 5], "clients": [8, 2], "loss": [1.25, None]}
+    table |= {"true": ["a", "b"], "overlaps": [[39, 1], [0, 5]]}
+    edit(folder, "clients.json", sample_clusters=table)
+    points = {"drawn": "losses under the 2 models", "x": [-1.0, 0.5, 1.0], "y": [0.0, 1.0, -1.0]}
+    points |= {"client": [0, 3, 7], "cluster": [0, 0, 1], "true": ["a", HOSTILE, "b"]}
+    points |= {"loss": [1.0, math.inf, 2.0]}
+    summary = {"mean": [1.0, 2.0], "low": [0.0, 1.0], "high": [2.0, 3.0]}
+    features = {"features": [HOSTILE, "weight"], "of": 50}
+    features["clusters"] = [{"cluster": 0, "samples": summary, "draws": summary}]
+    content = {"map": points, "features": features} | changes
+    (folder / "samples.json").write_text(json.dumps(content))
+    return folder
+
+
+def test_clusters_of_samples_are_told_by_cluster_round(make_run: MakeRun) -> None:
+    page = Elements(render_run(sample_run(make_run)))
+    sizes = page.data["figures"]["sizes"]
+    assert [trace["y"] for trace in sizes["data"]] == [[20, 40], [5, 5]]
+    assert sizes["layout"]["yaxis"]["title"]["text"] == "samples"
+    assert page.data["figures"]["purity"]["data"][0]["y"] == [0.25, 0.5]
+    assert "Samples in each cluster over the cluster rounds" in page.text
+    assert "Mean loss of the samples in each cluster" in page.text
+    assert "cluster_round over the rounds" not in page.text  # a staircase tells nothing
+    assert "mean loss 0 8 40 39 1 1.25 1 2 5 0 5 –" in page.text
+    assert "flows" not in page.data["figures"]
+
+
+def test_samples_have_a_map_and_their_features_charts(make_run: MakeRun) -> None:
+    page = Elements(render_run(sample_run(make_run)))
+    places = page.data["sample_map"]
+    assert places["views"] == ["found", "true"]
+    assert unpacked(places["frames"][0]["cluster"], "<i2").tolist() == [0, 0, 1]
+    assert len(unpacked(places["frames"][0]["points"], "<u2")) == 6
+    told = {column["key"]: column["values"] for column in places["table"]["columns"]}
+    assert told["client"] == [0, 3, 7]
+    assert told["loss"] == [1.0, None, 2.0]
+    assert "3 training samples, drawn at random" in page.text
+    assert "The 2 of 50 features in which the clusters differ most" in page.text
+    assert page.count("img") == 0  # hostile names stay text
+    go.Figure(page.data["figures"]["features_0"])
+    drawn, saved = (
+        {attributes[name] for _, attributes in page.tags if name in attributes}
+        for name in ("data-figure", "data-of")
+    )
+    assert saved == set(page.data["figures"]) | {"map", "sample_map"}
+    assert drawn == {name for name in saved if not name.startswith("confusion")}
+
+
+def test_draws_are_shown_below_samples_or_alone(make_run: MakeRun) -> None:
+    folder = sample_run(make_run)
+    sheets = [
+        {"cluster": 0, "clients": [], "png": "QQ==", "draws": "Qg=="},
+        {"cluster": 1, "clients": [], "png": None, "draws": "Qw=="},
+    ]
+    (folder / "pictures.json").write_text(json.dumps(sheets))
+    page = Elements(render_run(folder))
+    assert page.count("img") == 3
+    assert page.text.count("Drawn from its model") == 2
+    assert "No sample is in it." in page.text
+
+
+def test_folders_of_earlier_versions_and_unfinished_ones_have_a_page(make_run: MakeRun) -> None:
+    folder = sample_run(make_run)
+    (folder / "samples.json").unlink()
+    content = json.loads((folder / "clients.json").read_text())
+    del content["sample_clusters"]["loss"]
+    (folder / "clients.json").write_text(json.dumps(content))
+    lines = (folder / "rounds.jsonl").read_text()
+    (folder / "rounds.jsonl").write_text(lines.replace(', "counted": "samples"', ""))
+    sheet = {"cluster": 0, "clients": [], "png": "QQ=="}
+    (folder / "pictures.json").write_text(json.dumps([sheet]))
+    page = Elements(render_run(folder))
+    assert "sizes" not in page.data["figures"]  # what was counted is not known
+    assert page.data["sample_map"] is None
+    assert "Samples are clustered, not clients" in page.text
+    assert page.count("img") == 1
+    (folder / "rounds.jsonl").write_text(lines)
+    (folder / "clients.json").unlink()
+    page = Elements(render_run(folder))
+    assert "Samples are clustered, not clients" in page.text
+    assert page.data["figures"]["sizes"]["layout"]["yaxis"]["title"]["text"] == "samples"

@@ -78,3 +78,24 @@ def test_images_are_recognised_with_channels_in_front_behind_or_none(shape):
 
 def test_clients_with_models_of_their_own_have_no_pictures():
     assert sample_sheets(federation(8, 8), torch.tensor([2, 1, 0]), None, 0) == []
+
+
+def test_draws_are_beside_the_samples_in_the_same_shades():
+    labels = torch.tensor([0] * 12)
+    draws = {0: torch.full((15, 8, 8), 100.4), 1: torch.full((15, 8, 8), 300.0)}
+    made = sample_sheets(federation(8, 8), torch.tensor([0, 0, 0]), labels, 0, draws)
+    assert [(sheet["cluster"], bool(sheet["png"])) for sheet in made] == [(0, True), (1, False)]
+    first, other = (np.array(opened({"png": sheet["draws"]})) for sheet in made)
+    assert first.shape[0] == 2 * 8 + GAP  # ten and five
+    assert first[4, 4].tolist() == [100, 100, 100, 255]
+    assert other[4, 4].tolist() == [255, 255, 255, 255]
+
+
+def test_where_samples_are_not_here_draws_are_shown_alone():
+    whole = federation(8, 8)
+    away = Federation(Samples(whole.train.x[:1], whole.train.y[:1], whole.train.offsets))
+    draws = {1: torch.zeros(3, 8, 8)}
+    made = sample_sheets(away, torch.tensor([0, 1, 0]), None, 0, draws)
+    assert [(s["cluster"], s["clients"], s["png"]) for s in made] == [(1, [], None)]
+    assert made[0]["draws"]
+    assert sample_sheets(away, torch.tensor([0, 1, 0]), None, 0) == []

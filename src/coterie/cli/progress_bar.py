@@ -77,7 +77,8 @@ class RunProgressBar:
                 parts.append(f"{name.replace('_', ' ')} {numbers[name]:.1%}")
         if not any("accuracy" in name for name in numbers) and "loss" in numbers:
             parts.append(f"loss {numbers['loss']:.4g}")
-        parts.append(f"clusters {sizes_text(record['sizes'])}")
+        what = " samples" if record.get("counted") == "samples" else ""
+        parts.append(f"clusters {sizes_text(record['sizes'])}{what}")
         elapsed = time.monotonic() - self.began
         left = elapsed / (done - self.first) * (self.rounds - done)
         parts.append(f"{left // 60:.0f}:{left % 60:02.0f} left")

@@ -31,8 +31,8 @@ def losses_or_gradients(cohort: Cohort, models: Tensor, seed: int, by_loss: bool
     return count_sketch(gradient, seed)
 
 
-def place_clients(rows: Tensor, by_loss: bool) -> tuple[str, Tensor]:
-    """What the map is drawn from, and points [m, 2] from losses or gradients [m, s]."""
+def place_in_plane(rows: Tensor, by_loss: bool) -> tuple[str, Tensor]:
+    """What a map is drawn from, and points [m, 2] from losses or gradients [m, s]."""
     k = rows.shape[1]
     if by_loss and k > 2:
         return f"losses under the {k} models", radial_coordinates(rows.double())

@@ -13,7 +13,7 @@ from coterie.core.algorithm import Algorithm, Serving, serve_clients
 from coterie.core.errors import DataError
 from coterie.data.federation import Federation
 from coterie.evaluation import measures
-from coterie.evaluation.client_map import MOST_MODELS, compares_losses, place_clients
+from coterie.evaluation.client_map import MOST_MODELS, compares_losses, place_in_plane
 from coterie.evaluation.protocols import resolve_protocol
 from coterie.evaluation.scoring import Evaluation, SampleClusters, Scorer, cluster_summary
 
@@ -87,12 +87,15 @@ class Evaluator:
     def by_cluster(self, evaluation: Evaluation) -> dict[str, list[float | None]]:
         """Mean accuracy and loss of the clients in each cluster, None where one has no client.
 
-        Empty where clients have models of their own or more than can be told apart, and where
-        samples are clustered.
+        Where samples are clustered it is the mean loss of these, as far as that is known. Empty
+        where clients have models of their own or more than can be told apart.
         """
         serving, k = evaluation.serving, len(evaluation.serving.models)
-        if serving.adapt is not None or evaluation.samples is not None or not 1 < k <= MOST_MODELS:
+        if serving.adapt is not None or not 1 < k <= MOST_MODELS:
             return {}
+        if evaluation.samples is not None:
+            losses = evaluation.samples.losses
+            return {} if losses is None else {"loss": known_values(losses)}
         sizes, means = evaluation.groups or cluster_summary(evaluation)
         return {
             name: [
@@ -121,7 +124,7 @@ class Evaluator:
         ids, rows = (serving.ids[:0], points) if self.withheld else self.scorer.map_rows(serving)
         if not len(ids):
             return "", points
-        what, points[ids] = place_clients(rows, compares_losses(serving))
+        what, points[ids] = place_in_plane(rows, compares_losses(serving))
         return what, points
 
     def tables(self, serving: Serving, evaluation: Evaluation) -> dict[str, Any]:
@@ -172,6 +175,7 @@ class Evaluator:
             "cluster": list(range(k)),
             "samples": torch.bincount(samples.found, minlength=k).tolist(),
             "clients": [len(owner[samples.found == j].unique()) for j in range(k)],
+            "loss": None if samples.losses is None else known_values(samples.losses),
             "true": None,
             "overlaps": None,
         }
@@ -221,6 +225,15 @@ def client_columns(
         "shares": fill_column(serving.ids - first, serving.mixture, count),
         "true": None if true is None else true.tolist(),
     }
+
+
+def known_values(values: Tensor) -> list[float | None]:
+    """Values [k] with six decimals, None where one is not a number.
+
+    >>> known_values(torch.tensor([0.25, torch.nan]))
+    [0.25, None]
+    """
+    return [None if math.isnan(value) else round(value, 6) for value in values.tolist()]
 
 
 def fill_column(rows: Tensor, values: Tensor | None, count: int) -> list[Any] | None:

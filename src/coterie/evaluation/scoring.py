@@ -28,6 +28,7 @@ class SampleClusters(NamedTuple):
     found: Tensor  # [N] the cluster of every sample
     true: Tensor  # [N] its label
     sizes: Tensor  # [a] how many samples each client has
+    losses: Tensor | None = None  # [k] their mean loss in each cluster, NaN in one without samples
 
 
 class ClusterSummary(NamedTuple):
@@ -86,6 +87,12 @@ class Scorer(Protocol):
     def sample_labels(self, serving: Serving) -> Tensor | None:
         """The cluster of every training sample, [N], -1 unknown; None if clients are clustered."""
 
+    def sample_losses(self, serving: Serving, rows: Tensor) -> Tensor | None:
+        """The losses [r, k] of the training samples `rows` [r], increasing, under all models.
+
+        None where samples and what is known of single ones stay with the clients.
+        """
+
     def map_rows(self, serving: Serving) -> tuple[Tensor, Tensor]:
         """Ids of training clients, increasing, and the losses or gradients that place them."""
 
@@ -135,6 +142,7 @@ class SimulatedScorer:
             samples = None if serving.label is None else SampleClusters(nothing, nothing, nothing)
             return Evaluation(serving, sums.finish(), samples)
         labels: dict[int, tuple[Tensor, Tensor]] = {}  # place -> found and true ones
+        by_cluster = torch.zeros(())  # [k, s] sums over the samples of each cluster
         for chunk in on.chunking.cut(sizes):
             cohort = on.cohort(samples_of[chunk], 0, (on.seed, "score"))
             if serving.mixture is not None:
@@ -144,7 +152,8 @@ class SimulatedScorer:
                 scores = on.on_device(cohort.score, self._models(serving, ids[chunk]))
             else:
                 label = on.on_device(serving.label, cohort, models=serving.models)
-                scores = on.on_device(score_by_label, cohort, serving.models, label)
+                each = to_device(on.on_device(scores_by_label, cohort, serving.models, label), CPU)
+                scores, by_cluster = each.sum(0), by_cluster + each.sum(1)
                 for place, row, (_, y) in zip(chunk.tolist(), label, cohort, strict=True):
                     labels[place] = to_device(row[: len(y)], CPU), to_device(y, CPU)
             sums.add(chunk, to_device(scores, CPU))
@@ -152,7 +161,9 @@ class SimulatedScorer:
             return Evaluation(serving, sums.finish())
         found, true = zip(*(labels[place] for place in range(len(ids))), strict=True)
         samples = SampleClusters(torch.cat(found), torch.cat(true), sizes)
-        return Evaluation(serving, sums.finish(), samples)
+        empty = torch.bincount(samples.found, minlength=len(serving.models)) == 0
+        losses = on.task.metrics(by_cluster)["loss"].masked_fill(empty, torch.nan)
+        return Evaluation(serving, sums.finish(), samples._replace(losses=losses))
 
     def own_models(self, serving: Serving) -> Tensor:
         if serving.adapt is None:
@@ -171,6 +182,21 @@ class SimulatedScorer:
         labels = torch.full((len(served),), -1)
         labels[served] = samples.found
         return labels
+
+    def sample_losses(self, serving: Serving, rows: Tensor) -> Tensor | None:
+        on, offsets = self.train, self.train.samples.offsets
+        owner = torch.searchsorted(offsets, rows, right=True) - 1  # [r]
+        losses = torch.empty(len(rows), len(serving.models), dtype=torch.float64)
+        for ids in on.chunks(owner.unique()):
+            cohort = on.cohort(ids, 0, (on.seed, "map"))
+            mine = [owner == i for i in ids.tolist()]
+            chosen = torch.zeros(cohort.mask.shape, dtype=torch.bool)
+            for row, some, begin in zip(chosen, mine, offsets[ids].tolist(), strict=True):
+                row[rows[some] - begin] = True
+            found = to_device(on.on_device(losses_among, cohort, chosen, serving.models), CPU)
+            for some, each in zip(mine, found, strict=True):
+                losses[some] = each[: int(some.sum())].double()
+        return losses
 
     def map_rows(self, serving: Serving) -> tuple[Tensor, Tensor]:
         by_loss, seed = compares_losses(serving), self.train.seed
@@ -242,13 +268,19 @@ def summed_evaluation(task: Task, serving: Serving, sums: SummedScores) -> Evalu
     return Evaluation(serving, told, groups=ClusterSummary(sizes, by_cluster))
 
 
-def score_by_label(cohort: Cohort, models: Tensor, label: Tensor) -> Tensor:
-    """The task's sums [m, s] where each sample is under the model that its label [m, n] names."""
-    total = torch.zeros(())
-    for j in label.unique().tolist():
-        model = models[j].expand(len(cohort), -1)
-        total = total + cohort.among(label == j).score(model)
-    return total
+def scores_by_label(cohort: Cohort, models: Tensor, label: Tensor) -> Tensor:
+    """The task's sums [k, m, s]: under model j, of each client's samples with label [m, n] j."""
+    scores = {
+        j: cohort.among(label == j).score(models[j].expand(len(cohort), -1))
+        for j in label.unique().tolist()
+    }
+    nothing = torch.zeros_like(next(iter(scores.values())))
+    return torch.stack([scores.get(j, nothing) for j in range(len(models))])
+
+
+def losses_among(cohort: Cohort, chosen: Tensor, models: Tensor) -> Tensor:
+    """The losses [m, b, k] of those samples that `chosen` [m, n] names, padded behind."""
+    return cohort.among(chosen).losses(models)
 
 
 def first_test_id(federation: Federation) -> int:

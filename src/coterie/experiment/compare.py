@@ -174,7 +174,7 @@ def compare(
                     warnings.warn(text, CoterieWarning, stacklevel=2)
                 else:
                     facts = (run.config, run.records, run.result)
-                    group.append(RunFiles(place or Path(), *facts, {}, {}, []))
+                    group.append(RunFiles(place or Path(), *facts, {}, {}, [], {}))
     if not any(group for labels in groups.values() for group in labels.values()):
         raise CoterieError(f"all runs failed: {next(iter(failures.values()))}")
     return ComparedRuns(groups, failures)

@@ -6,7 +6,8 @@
     result.json             the outcome in numbers
     clients.json            the clients one by one, and their places on the map
     map.npz                 their places after some of the rounds before the last
-    pictures.json           samples of each cluster, where they are images
+    pictures.json           samples of each cluster, where they are images, and draws from its model
+    samples.json            where samples are clustered, a map of some, and what their features are
     report.html             all of it as a page
 
 Every file but rounds.jsonl is replaced as a whole. A line that a killed run left unfinished there,
@@ -43,7 +44,7 @@ from coterie.files import (
 from coterie.report.run_page import render_run
 
 SAVING_SHARE = 0.05  # of the time of a run, where the settings leave open when to save
-OUTCOME = ("result.json", "clients.json", "pictures.json", "report.html")
+OUTCOME = ("result.json", "clients.json", "pictures.json", "samples.json", "report.html")
 
 Record = dict[str, Any]  # what a round leaves, one line of rounds.jsonl
 

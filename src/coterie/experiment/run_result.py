@@ -7,7 +7,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from coterie.evaluation.sample_map import sample_map
 from coterie.experiment.folder import RunFolder
+from coterie.report.feature_profiles import feature_profiles
+from coterie.report.model_draws import draw_from_models
 from coterie.report.sample_sheets import sample_sheets
 from coterie.version import __version__
 
@@ -57,9 +60,16 @@ def write_outcome(run: Run, folder: RunFolder) -> None:
     """Write the files of a finished run: its result, its clients and samples of its data."""
     folder.write("result.json", run.result)
     folder.write("clients.json", run.training.outcome.tables)
-    sheets = sample_sheets(run.federation, run.clusters, run.labels, run.settings.seed)
+    data, seed, labels = run.federation, run.settings.seed, run.labels
+    by_sample = run.serving.label is not None
+    draws = draw_from_models(run.task, run.serving.models, data, seed) if by_sample else {}
+    sheets = sample_sheets(data, run.clusters, labels, seed, draws)
     if sheets:
         folder.write("pictures.json", sheets)
+    if by_sample:
+        points = sample_map(run.evaluator.scorer, data, run.serving, labels, seed)
+        profiles = feature_profiles(data, labels, draws, seed)
+        folder.write("samples.json", {"map": points, "features": profiles})
 
 
 def write_run_page(run: Run, path: Path) -> Path:

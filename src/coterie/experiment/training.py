@@ -139,13 +139,15 @@ class Training:
                 self.health.check_metrics(metrics)
             scored = self.outcome.evaluation.scored
         own = algorithm_metrics(self.algorithm, info, metrics)
+        counted, sizes = self._sizes(info)
         self.own_metrics |= own
         record = {
             "round": t + 1,
             "seconds": time.perf_counter() - began,
             "metrics": metrics | own,
             "by_cluster": by_cluster,
-            "sizes": self._sizes(info),
+            "sizes": sizes,
+            "counted": counted,
             "moves": moves,
             "asked": len(clients.ids),
             "answered": len(info.ids),
@@ -158,13 +160,23 @@ class Training:
         self.records.append(record)
         return record
 
-    def _sizes(self, info: Info) -> list[int]:
-        """The clients of each cluster; where they are withheld, by its share of the weight."""
+    def _sizes(self, info: Info) -> tuple[str, list[int]]:
+        """What is counted, clients or samples, and how many of these each cluster has.
+
+        Clients whose clusters are withheld are counted by the cluster's share of the weight. Where
+        nothing is withheld and the algorithm knows no cluster of a client, its weights are samples.
+        Where it knows those of clients although samples are clustered, samples are counted after
+        an evaluation: those that were scored.
+        """
         if info.cluster is None and info.weights is not None:
+            if not self.evaluator.withheld:
+                return "samples", info.weights.round().long().tolist()
             share = info.weights / info.weights.sum().clamp_min(1)
-            return (len(info.ids) * share).round().long().tolist()
-        known = self.cluster[self.cluster >= 0]
-        return torch.bincount(known, minlength=info.clusters).tolist()
+            return "clients", (len(info.ids) * share).round().long().tolist()
+        samples = None if self._outcome is None else self._outcome.evaluation.samples
+        known = self.cluster[self.cluster >= 0] if samples is None else samples.found
+        counted = "clients" if samples is None else "samples"
+        return counted, torch.bincount(known, minlength=info.clusters).tolist()
 
     def _move_clients(self, info: Info) -> dict[int, list[int]]:
         """Update the clusters of the clients that answered; those that changed, by new cluster."""

@@ -79,6 +79,9 @@ class NetworkScorer:
     def sample_labels(self, serving: Serving) -> Tensor | None:
         return None
 
+    def sample_losses(self, serving: Serving, rows: Tensor) -> Tensor | None:
+        return None
+
     def map_rows(self, serving: Serving) -> tuple[Tensor, Tensor]:
         """What came with the last evaluation; asked for only where there was none."""
         if self._map is None:  # a run that was complete is resumed

@@ -12,7 +12,7 @@ from torch import Tensor
 from coterie.core.cohort import Cohort
 from coterie.engine.simulator import Simulator
 from coterie.evaluation.client_map import losses_or_gradients
-from coterie.evaluation.scoring import score_by_label, sum_scores
+from coterie.evaluation.scoring import scores_by_label, sum_scores
 from coterie.flower.wire import Packet, decode_arguments
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def score_clients(node: Node, packet: Packet, step: Any) -> dict[str, Tensor]:
     def score_labels(cohort: Cohort) -> tuple[Tensor, ...]:
         found = step(cohort, models=models, **extra)
         counts = count_clusters(found, cohort, len(models), packet.get("classes", int))
-        return score_by_label(cohort, models, found), counts
+        return scores_by_label(cohort, models, found).sum(0), counts
 
     def score_models(cohort: Cohort) -> tuple[Tensor, ...]:
         place = torch.searchsorted(ids, cohort.ids)

@@ -20,8 +20,13 @@ def last_move(rounds: Sequence[Round]) -> int | None:
     return moving[-1] if moving else None
 
 
-def sizes_figure(rounds: Sequence[Round], drawn: Sequence[int]) -> Figure:
-    """Clients in each cluster over the rounds, stacked; clusters not in `drawn` are one layer."""
+def sizes_figure(
+    rounds: Sequence[Round], drawn: Sequence[int], counted: str = "clients", over: str = "round"
+) -> Figure:
+    """What is `counted` in each cluster over the rounds, stacked.
+
+    Clusters not in `drawn` are one layer.
+    """
     numbers = [r["round"] for r in rounds]
     table = [r.get("sizes") or [] for r in rounds]
     layers = [
@@ -35,8 +40,8 @@ def sizes_figure(rounds: Sequence[Round], drawn: Sequence[int]) -> Figure:
         "layout": {
             "barmode": "stack",
             "hovermode": "x unified",
-            "xaxis": round_axis(numbers),
-            "yaxis": {"title": {"text": "clients"}, "rangemode": "tozero"},
+            "xaxis": round_axis(numbers, over),
+            "yaxis": {"title": {"text": counted}, "rangemode": "tozero"},
         },
     }
 

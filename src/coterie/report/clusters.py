@@ -38,10 +38,11 @@ def group_clusters(
     cluster: list[Label] = clients["cluster"] if clients else []
     true: list[Label] = (clients.get("true") if clients else None) or []
     members = Counter(label for label in cluster if isinstance(label, int) and label >= 0)
-    known = [r["sizes"] for r in rounds if r.get("sizes")]
+    counted = [r for r in rounds if r.get("counted") == "samples"]
+    known = [r["sizes"] for r in counted or rounds if r.get("sizes")]
     last = dict(enumerate(known[-1])) if known else dict(members)
     found = sorted({*range(max(map(len, known), default=0)), *members})
-    own = not samples and len(last) > 1 and all(size == 1 for size in last.values())
+    own = not samples and not counted and len(last) > 1 and all(size == 1 for size in last.values())
     largest = sorted(found, key=lambda c: (-last.get(c, 0), c))[:DRAWN]
     # Thousands of clusters match a few arbitrarily, so there the true ones are coloured in order.
     indices = (
@@ -95,21 +96,23 @@ def cluster_table(columns: Columns, groups: Grouping) -> dict[str, Any]:
 
 
 def sample_table(samples: Columns) -> dict[str, Any]:
-    """One row for each found cluster of samples: its size, its clients, and its true clusters."""
+    """One row for each found cluster of samples: size, clients, mean loss, and true clusters."""
     matched = match_sample_clusters(samples)
     truths = sorted(matched, key=lambda label: matched[label])
     places = [samples["true"].index(truth) for truth in truths]
+    losses = samples.get("loss") or [None] * len(samples["cluster"])
     rows = [
         {
             "label": label,
             "colour": colour(label),
             "samples": samples["samples"][row],
             "clients": samples["clients"][row],
+            "loss": losses[row],
             "overlaps": [samples["overlaps"][row][place] for place in places],
         }
         for row, label in enumerate(samples["cluster"])
     ]
-    return {"truths": truths, "rows": rows}
+    return {"truths": truths, "scored": any(loss is not None for loss in losses), "rows": rows}
 
 
 def worst_served(columns: Columns | None, groups: Grouping) -> dict[str, Any] | None:

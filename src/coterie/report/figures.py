@@ -18,6 +18,9 @@ Round = dict[str, Any]
 Columns = dict[str, Any]
 Points = Sequence[tuple[int, float | None]]  # (round, value)
 
+# The own metric that numbers the rounds in which clusters change: no curve, but an axis.
+CLUSTER_ROUND = "cluster_round"
+
 # Curves have their own two hues, apart from the colours that mean clusters.
 FIRST, SECOND = "#6C72D9", "#C08A1E"
 
@@ -54,9 +57,12 @@ def error_curves(rounds: Sequence[Round]) -> Figure | None:
 
 
 def own_metrics(histories: Iterable[Sequence[Round]]) -> list[str]:
-    """The names of the algorithms' own metrics in rounds, in the order in which they came."""
+    """The names of the algorithms' own metrics in rounds, in the order in which they came.
+
+    The number of the cluster round is left out: its curve would be a staircase.
+    """
     names = (n for rounds in histories for r in rounds for n in r.get("metrics") or {})
-    return [name for name in dict.fromkeys(names) if name not in FIXED_METRICS]
+    return [name for name in dict.fromkeys(names) if name not in FIXED_METRICS | {CLUSTER_ROUND}]
 
 
 def own_curves(rounds: Sequence[Round]) -> dict[str, Figure]:
@@ -191,13 +197,13 @@ def curve(points: Points, name: str, hue: str, dash: str = "solid") -> Trace | N
     }
 
 
-def round_axis(numbers: Sequence[int]) -> dict[str, Any]:
-    """A horizontal axis of rounds."""
+def round_axis(numbers: Sequence[int], title: str = "round") -> dict[str, Any]:
+    """A horizontal axis of rounds, or of something else that is counted."""
     axis: dict[str, Any] = {
-        "title": {"text": "round"},
+        "title": {"text": title},
         "tickformat": "d",
         "showgrid": False,
-        "unifiedhovertitle": {"text": "round %{x}"},
+        "unifiedhovertitle": {"text": f"{title} %{{x}}"},
     }
     if numbers[-1] - numbers[0] <= 10:
         axis["dtick"] = 1

@@ -1,4 +1,4 @@
-// The map of the clients: one figure that is built anew for every round and view.
+// The maps of the clients and of samples: one figure each that is built anew for every round and view.
 const BEYOND = 4095; // of the whole steps along an axis; more marks a place that is not known
 const UNPLACED = "#8B929C";
 
@@ -75,8 +75,9 @@ function mapFigure(map, table, frame, view) {
   };
 }
 
-function startMap(map, tables) {
-  const section = document.getElementById("map");
+// `table` tells of every point, by its row or by that of its client.
+function startMap(name, map, table) {
+  const section = document.getElementById(name);
   const chart = section.querySelector("[data-figure]");
   const slider = section.querySelector("input");
   const told = section.querySelector("output");
@@ -87,9 +88,9 @@ function startMap(map, tables) {
 
   function build() {
     const frame = map.frames[place];
-    figures.map = mapFigure(map, tables[0], frame, view);
+    figures[name] = mapFigure(map, table, frame, view);
     if (told) told.textContent = `round ${frame.round}`;
-    for (const name of section.querySelectorAll(".drawn")) name.textContent = frame.drawn || "models";
+    for (const text of section.querySelectorAll(".drawn")) text.textContent = frame.drawn || "models";
     for (const caption of section.querySelectorAll("[data-caption]")) caption.hidden = caption.dataset.caption !== view;
   }
 

@@ -1,4 +1,4 @@
-"""The data of the client map: its frames in a compact form; map.js draws the points."""
+"""The data of the maps of clients and of samples in a compact form; map.js draws the points."""
 
 import base64
 from collections.abc import Sequence
@@ -44,6 +44,45 @@ def map_data(run: RunFiles, groups: Grouping) -> dict[str, Any] | None:
         ],
         "colours": {"found": groups.colours, "true": groups.true_colours},
         "shapes": {"found": plotly_symbols(true), "true": plotly_symbols(groups.found)},
+    }
+
+
+def sample_map_data(run: RunFiles, groups: Grouping) -> dict[str, Any] | None:
+    """The map of samples as `map_data` has that of clients, with what is told of each sample."""
+    told = run.samples.get("map")
+    if not told:
+        return None
+    points = np.array([told["x"], told["y"]], dtype=float).T
+    frame = (len(run.rounds), told["drawn"], points, np.array(told["cluster"]))
+    _, drawn, steps, cluster = _to_axis_steps([frame])[0]
+    true = told.get("true")
+    fields = (
+        ("client", "client", "label"),
+        ("cluster", "found cluster", "label"),
+        ("true", "true cluster", "label"),
+        ("loss", "loss", "decimal"),
+    )
+    return {
+        "views": ["found", *(["true"] if true else [])],
+        "clients": None,
+        "true": true,
+        "frames": [
+            {
+                "round": len(run.rounds),
+                "drawn": drawn,
+                "points": _to_base64(steps, "<u2"),
+                "cluster": _to_base64(cluster, "<i2"),
+            }
+        ],
+        "colours": {"found": groups.colours, "true": groups.true_colours},
+        "shapes": {"found": plotly_symbols(true), "true": plotly_symbols(groups.found)},
+        "table": {
+            "columns": [
+                {"key": key, "label": label, "kind": kind, "values": told[key]}
+                for key, label, kind in fields
+                if told.get(key) is not None
+            ]
+        },
     }
 
 

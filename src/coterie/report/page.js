@@ -22,7 +22,8 @@ function offerToCopy() {
 function start() {
   const data = JSON.parse(document.getElementById("data").textContent);
   figures = data.figures;
-  if (data.map) startMap(data.map, data.tables);
+  if (data.map) startMap("map", data.map, data.tables[0]);
+  if (data.sample_map) startMap("sample_map", data.sample_map, data.sample_map.table);
   startCharts();
   if (data.tables.length) listClients(data.tables);
   offerToCopy();

@@ -14,7 +14,15 @@ import numpy as np
 from coterie.files import read_json
 from coterie.report.figures import Round
 
-FILES = ("config.json", "rounds.jsonl", "result.json", "clients.json", "map.npz", "pictures.json")
+FILES = (
+    "config.json",
+    "rounds.jsonl",
+    "result.json",
+    "clients.json",
+    "map.npz",
+    "pictures.json",
+    "samples.json",
+)
 
 
 @dataclass(frozen=True)
@@ -28,12 +36,19 @@ class RunFiles:
     clients: dict[str, Any]
     frames: dict[str, np.ndarray]  # the arrays of map.npz
     pictures: list[dict[str, Any]]
+    samples: dict[str, Any]  # where samples are clustered: a map of some, and their features
 
     @cached_property
     def metrics(self) -> dict[str, Any]:
         """The final metrics, or before the end the last of each."""
         so_far = {n: v for r in self.rounds for n, v in (r.get("metrics") or {}).items()}
         return self.result.get("metrics") or so_far
+
+    @property
+    def by_sample(self) -> bool:
+        """Whether samples are clustered and not clients, as far as the folder tells so far."""
+        counted = any(r.get("counted") == "samples" for r in self.rounds)
+        return counted or bool(self.clients.get("sample_clusters"))
 
     @property
     def seed(self) -> int | None:
@@ -65,6 +80,7 @@ def read_run(folder: Path) -> RunFiles:
         clients=read_json(folder / "clients.json", {}),
         frames=_arrays(folder / "map.npz"),
         pictures=read_json(folder / "pictures.json", []),
+        samples=read_json(folder / "samples.json", {}),
     )
 
 

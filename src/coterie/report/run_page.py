@@ -3,10 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from coterie.report import cluster_changes, clusters, figures, headline
+from coterie.report import cluster_changes, cluster_rounds, clusters, figures, headline
 from coterie.report.clusters import Grouping
+from coterie.report.feature_profiles import profile_figures
 from coterie.report.figures import Columns, Figure
-from coterie.report.map_data import map_data
+from coterie.report.map_data import map_data, sample_map_data
 from coterie.report.palette import SHAPES
 from coterie.report.run_files import RunFiles, read_run
 from coterie.report.template import fill_template
@@ -23,9 +24,12 @@ def render_run(folder: Path, live: bool = False) -> str:
     tested: Columns | None = run.clients.get("test_clients") or None
     samples: Columns | None = run.clients.get("sample_clusters") or None
     groups = clusters.group_clusters(run.rounds, trained or _clusters_so_far(run), samples)
-    places = map_data(run, groups)
+    places, sample_places = map_data(run, groups), sample_map_data(run, groups)
     names = (trained or {}).get("name")
-    charts = _charts(run, groups, by_sample=samples is not None)
+    charts = _charts(run, groups)
+    profiles = run.samples.get("features") or {}
+    profiled = profile_figures(profiles) if profiles else {}
+    charts |= {f"features_{cluster}": figure for cluster, figure in profiled.items()}
     own = {f"own_{i}": pair for i, pair in enumerate(figures.own_curves(run.rounds).items())}
     charts |= {key: figure for key, (_, figure) in own.items()}
     summaries = [
@@ -51,6 +55,9 @@ def render_run(folder: Path, live: bool = False) -> str:
         "settled": cluster_changes.last_move(run.rounds),
         "summaries": summaries,
         "samples": by_sample,
+        "by_sample": run.by_sample,
+        "over": "cluster rounds" if cluster_rounds.by_cluster_round(run.rounds) else "rounds",
+        "profiles": profiles,
         "pictures": [
             {
                 **sheet,
@@ -61,11 +68,22 @@ def render_run(folder: Path, live: bool = False) -> str:
         ],
         "charts": charts,
         "own": [(key, name) for key, (name, _) in own.items()],
-        "map": places,
-        "glyphs": {
-            view: [(SHAPES[shape], label) for label, shape in shapes.items()]
-            for view, shapes in (places["shapes"] if places else {}).items()
-        },
+        "maps": [
+            {
+                "id": name,
+                "of": of,
+                "data": data,
+                "glyphs": {
+                    view: [(SHAPES[shape], label) for label, shape in shapes.items()]
+                    for view, shapes in data["shapes"].items()
+                },
+            }
+            for name, of, data in (
+                ("sample_map", "samples", sample_places),
+                ("map", "clients", places),
+            )
+            if data
+        ],
         "worst": clusters.worst_served(tested or trained, groups),
         "crossed": _bytes_by_part(run.result),
         "asked": sum(r.get("asked") or 0 for r in run.rounds),
@@ -77,6 +95,7 @@ def render_run(folder: Path, live: bool = False) -> str:
     data = {
         "figures": charts,
         "map": places,
+        "sample_map": sample_places,
         "tables": [
             _table(name, columns, loss, groups)
             for name, columns, loss in (
@@ -97,7 +116,7 @@ def _clusters_so_far(run: RunFiles) -> Columns | None:
     return {"cluster": run.frames["cluster"][-1].tolist(), "true": true}
 
 
-def _charts(run: RunFiles, groups: Grouping, by_sample: bool) -> dict[str, Figure]:
+def _charts(run: RunFiles, groups: Grouping) -> dict[str, Figure]:
     rounds = run.rounds
     charts: dict[str, Figure | None] = {
         "scores": figures.score_curves(rounds),
@@ -107,8 +126,17 @@ def _charts(run: RunFiles, groups: Grouping, by_sample: bool) -> dict[str, Figur
         "traffic": figures.traffic_bars(rounds),
         "seconds": figures.time_bars(rounds),
     }
+    several = bool(rounds) and len(groups.found) > 1 and not groups.own
     # Where samples are clustered, a client may be in all clusters at once.
-    if rounds and len(groups.found) > 1 and not groups.own and not by_sample:
+    if several and run.by_sample:
+        numbered = cluster_rounds.by_cluster_round(rounds)
+        counted = [r for r in numbered or rounds if r.get("counted") == "samples"]
+        over = "cluster round" if numbered else "round"
+        charts["purity"] = cluster_rounds.purity_figure(numbered)
+        if counted:
+            parts = counted, groups.drawn, "samples", over
+            charts["sizes"] = cluster_changes.sizes_figure(*parts)
+    elif several:
         charts["sizes"] = cluster_changes.sizes_figure(rounds, groups.drawn)
         charts["flows"] = cluster_changes.flows_figure(rounds, groups.drawn)
     return {name: figure for name, figure in charts.items() if figure is not None}
