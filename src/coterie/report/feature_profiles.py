@@ -13,8 +13,8 @@ from torch import Tensor
 
 from coterie.core import seeds
 from coterie.data.federation import Federation
-from coterie.report.figures import SECOND, Figure, Trace, round_digits
-from coterie.report.palette import colour
+from coterie.report.figures import Figure, Trace, round_digits
+from coterie.report.palette import OTHER, colour
 from coterie.report.sample_sheets import CLUSTERS, as_colour_images
 
 FEATURES = 40  # more cannot be told apart: those in which the clusters differ most
@@ -142,11 +142,11 @@ def _points_of_draws(summary: Summary, features: Sequence[Any]) -> Trace:
             "symmetric": False,
             "array": distance("high"),
             "arrayminus": distance("low"),
-            "color": SECOND,
+            "color": OTHER,
             "thickness": 1,
             "width": 2,
         },
-        "marker": {"size": 5, "color": SECOND, "line": {"width": 0}},
+        "marker": {"size": 5, "color": OTHER, "line": {"width": 0}},
         **_hover(summary, features),
     }
 
