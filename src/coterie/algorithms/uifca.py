@@ -241,9 +241,8 @@ class UIFCA(SetSettings):
         """What is subtracted from losses under models [r, k, d]: 0, or their means [r, k]."""
         if self.constant == "kept":
             return models.new_zeros(models.shape[:2])
-        flat = models.flatten(0, 1)
-        mean = uifca_scaling.ask_mean_losses(self.measure_losses, flat, clients)
-        return mean.view(models.shape[:2])
+        ask = uifca_scaling.ask_mean_losses
+        return ask(self.measure_losses, models.flatten(0, 1), clients).view(models.shape[:2])
 
 
 def largest(like: Tensor) -> float:
