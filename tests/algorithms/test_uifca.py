@@ -7,6 +7,7 @@ import torch
 
 import coterie
 from coterie import UIFCA, Centre, Density, Federation, simulate
+from coterie.algorithms import uifca_exact
 from coterie.algorithms.uifca import State
 from coterie.core import seeds
 from coterie.core.errors import SettingError
@@ -306,7 +307,7 @@ def test_what_does_not_go_together_is_refused(algorithm, task, says):
 
 def test_a_task_that_is_no_density_is_refused():
     with pytest.raises(SettingError, match="its task must be Density, got Centre"):
-        UIFCA()._density(Centre(2))
+        uifca_exact.check_density("descent", Centre(2))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from coterie.algorithms import uifca_exact
 from coterie.engine.simulator import Simulator
 from coterie.networks.flows import LinearFlowModule
 from coterie.tensors.lazy import Lazy
-from coterie.vectors.moments import SecondMoments
+from coterie.vectors.moments import SecondMoments, second_moments
 
 
 def ran(clients, dtype=torch.float64, rounds=1, chunk=0, **settings):
@@ -70,15 +70,12 @@ def test_samples_far_from_zero_lose_no_precision(chunk):
         np.testing.assert_allclose(covariance, np.cov(x[label == j].T, bias=True), atol=2e-3)
 
 
-def test_uploads_that_are_formed_are_as_precise():
+def test_uploads_that_are_formed_are_as_precise(monkeypatch):
     """As a node sends them that does not fold what its clients upload."""
     clients = clients_of(0, (50, 60), 3, 1, offset=3000.0)
-    lazy = uifca_exact.Lazy
-    try:
-        uifca_exact.Lazy = lambda formula: lazy(formula).dense()
-        run = ran(clients, torch.float32, k=1)
-    finally:
-        uifca_exact.Lazy = lazy
+    formed = lambda *given: second_moments(*given).dense()  # noqa: E731
+    monkeypatch.setattr(uifca_exact, "second_moments", formed)
+    run = ran(clients, torch.float32, k=1)
     _, covariance = distribution(run, 0)
     x = torch.cat([x for x, _ in clients]).numpy()
     np.testing.assert_allclose(covariance, np.cov(x.T, bias=True), atol=2e-3)

@@ -53,7 +53,7 @@ def drawn(coupling):
 
 COUPLINGS = {
     "parts": lambda pair, parts: PartCoupling(pair, parts, 5),
-    "images": lambda pair, parts: ImageCoupling(pair, parts, 3, 1, norm=False),
+    "images": lambda pair, parts: ImageCoupling(pair, parts, 4, 3, 1, norm=False),
 }
 
 

@@ -43,7 +43,6 @@ from coterie.core import seeds
 from coterie.core.algorithm import Info, Serving, Start, Traits
 from coterie.core.clients import Clients, on_client
 from coterie.core.cohort import Cohort
-from coterie.core.errors import SettingError
 from coterie.core.fields import Loss, Model, Statistic
 from coterie.core.settings import setting
 from coterie.core.task import Task
@@ -132,7 +131,7 @@ class UIFCA(SetSettings):
     measure_sets = uifca_exact.measure_sets
 
     def init(self, start: Start) -> State:
-        task = self._density(start.task)
+        task = uifca_exact.check_density(self.fit, start.task)
         seed = torch.tensor(seeds.derive(start.seed, "uifca"))
         scaling = uifca_scaling.ask_scaling(self.measure_samples, task, start.all_clients())
         chosen = torch.zeros(0, 0, dtype=task.layout.dtype)
@@ -217,7 +216,8 @@ class UIFCA(SetSettings):
         constants, models = self._constants(state.models, clients), state.models
         if self.fresh and self.fit == "descent":
             draw = clients.task.draw(clients.generator("fresh")).to(models.dtype)
-            models = self._begin(self._density(clients.task), draw, state.scaling)
+            task = uifca_exact.check_density(self.fit, clients.task)
+            models = self._begin(task, draw, state.scaling)
         return state._replace(
             models=models.expand_as(state.models), judges=state.models, constants=constants
         )
@@ -241,21 +241,8 @@ class UIFCA(SetSettings):
         """What is subtracted from losses under models [r, k, d]: 0, or their means [r, k]."""
         if self.constant == "kept":
             return models.new_zeros(models.shape[:2])
-        flat = models.flatten(0, 1)
-        mean = uifca_scaling.ask_mean_losses(self.measure_losses, flat, clients)
-        return mean.view(models.shape[:2])
-
-    def _density(self, task: Task) -> Density:
-        """The task, which must be a density, and for exact fits that of a linear flow."""
-        if not isinstance(task, Density):
-            raise SettingError(
-                f"UIFCA learns distributions: its task must be Density, got {type(task).__name__}"
-            )
-        if self.fit == "exact" and not task.is_linear_flow:
-            raise SettingError(
-                "`fit` of UIFCA must be descent for networks that are not linear-flow, got exact"
-            )
-        return task
+        ask = uifca_scaling.ask_mean_losses
+        return ask(self.measure_losses, models.flatten(0, 1), clients).view(models.shape[:2])
 
 
 def largest(like: Tensor) -> float:

@@ -24,11 +24,13 @@ from torch import Tensor
 from coterie.algorithms import sample_sets
 from coterie.core.clients import on_client
 from coterie.core.cohort import Cohort
+from coterie.core.errors import SettingError
 from coterie.core.fields import Loss, Statistic
-from coterie.tensors.lazy import Lazy
+from coterie.core.task import Task
+from coterie.tasks.density import Density
 from coterie.vectors.cluster_sums import ClusterSums
 from coterie.vectors.folds import WeightedRows
-from coterie.vectors.moments import SecondMoments, whitening
+from coterie.vectors.moments import second_moments, whitening
 
 
 class SetMoments(NamedTuple):
@@ -56,8 +58,21 @@ def measure_sets(
     weights = [own[: len(x)].flatten(1) for own, x in zip(weight, points, strict=True)]
     total = torch.stack([w.T @ x for w, x in zip(weights, points, strict=True)])
     mean = sample_sets.divide(total, size[:, :, None])
-    square = Lazy(SecondMoments(points, weights))
+    square = second_moments(points, weights)
     return SetMoments(size, mean, square, sample_sets.mean_of_sets(loss, weight, size))
+
+
+def check_density(fit: str, task: Task) -> Density:
+    """The task, which must be a density, and for exact fits that of a linear flow."""
+    if not isinstance(task, Density):
+        raise SettingError(
+            f"UIFCA learns distributions: its task must be Density, got {type(task).__name__}"
+        )
+    if fit == "exact" and not task.is_linear_flow:
+        raise SettingError(
+            "`fit` of UIFCA must be descent for networks that are not linear-flow, got exact"
+        )
+    return task
 
 
 def summed_moments(features: int) -> dict[str, str | int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from coterie.tensors.lazy import subtract_origin
+from coterie.tensors.lazy import Lazy, subtract_origin
 
 BLOCK = 4096  # samples whose products are added up at a time
 
@@ -41,6 +41,11 @@ class SecondMoments:
         sums += weighted_products(torch.cat(self.points), torch.cat(shares))
         if origin is not None:
             subtract_origin(sums, member, origin)
+
+
+def second_moments(points: list[Tensor], weights: list[Tensor]) -> Tensor:
+    """Those of m clients with samples [n_i, f] that have weights [n_i, k], not formed."""
+    return Lazy(SecondMoments(points, weights))
 
 
 def weighted_products(x: Tensor, weight: Tensor) -> Tensor:
