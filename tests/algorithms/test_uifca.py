@@ -156,6 +156,23 @@ def test_restarts_are_followed_for_as_long_as_was_said_and_the_best_is_served():
     assert runs[1].state.loss.item() == pytest.approx(ending.min().item())
 
 
+@pytest.mark.parametrize(
+    ("settings", "features", "starts"),
+    [
+        ({"k": 4, "fit": "exact"}, 32, 16),
+        ({"k": 20, "fit": "exact"}, 300, 4),  # of 20 x 300 x 300 numbers
+        ({"k": 20, "fit": "exact", "restarts": 1}, 300, 1),
+        ({"k": 3}, 300, 4),
+        ({"k": 3, "fit": "exact", "start": "k-fed"}, 32, 1),
+    ],
+    ids=str,
+)
+def test_as_many_starts_are_followed_as_was_said_or_as_memory_allows(settings, features, starts):
+    federation = blobs([25, 25], features=features)
+    run = simulate(UIFCA(steps=1, **settings), federation, flow(features), rounds=1)
+    assert len(run.state.models) == starts
+
+
 def test_a_loss_is_known_only_when_models_have_judged():
     federation = blobs([9, 9])
     algorithm = UIFCA(k=2, restarts=2, fit_rounds=2, batch=0)

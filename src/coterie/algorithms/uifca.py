@@ -53,6 +53,7 @@ from coterie.tasks.density import Density
 from coterie.vectors.folds import WeightedRows
 
 PER_RESTART = ("models", "judges", "constants", "loss")  # of the state
+MOST_MOMENTS = 2**23  # numbers of all restarts together, where fit=exact decides their number
 NOISE = 0.01  # standard deviation of what `start=noise` adds to every parameter
 
 
@@ -102,7 +103,8 @@ class UIFCA(SetSettings):
     fresh: bool = setting(True, "whether models begin anew in every cluster round")
     restarts: int = setting(
         0,
-        "random starts, of which the best by training loss is kept; 0: 4, or 16 with fit=exact",
+        "random starts, of which the best by training loss is kept; 0: 4, or with fit=exact up to "
+        "16, fewer where their second moments would be large",
         at_least(0),
     )
     restart_rounds: int = setting(
@@ -137,8 +139,7 @@ class UIFCA(SetSettings):
         chosen = torch.zeros(0, 0, dtype=task.layout.dtype)
         if self.start == "k-fed":
             chosen = sample_sets.k_fed(self).cluster_once(start.all_clients(), seed)
-        r = self.restarts or (16 if self.fit == "exact" else 4)
-        r = r if self.start in ("random", "noise") else 1
+        r = self._starts(len(scaling) - 1)
         models = torch.stack([self._begin(task, start.models(1, i)[0], scaling) for i in range(r)])
         judges = models[:, :0]
         if self.start == "noise":
@@ -221,6 +222,14 @@ class UIFCA(SetSettings):
         return state._replace(
             models=models.expand_as(state.models), judges=state.models, constants=constants
         )
+
+    def _starts(self, features: int) -> int:
+        """How many starts are followed at first."""
+        if self.start not in ("random", "noise"):
+            return 1
+        if self.restarts or self.fit == "descent":
+            return self.restarts or 4
+        return max(1, min(16, MOST_MOMENTS // (self.k * features**2)))
 
     def _begin(self, task: Density, draw: Tensor, scaling: Tensor) -> Tensor:
         """The models [k, d] of a cluster round before they are fitted: k times the same."""
