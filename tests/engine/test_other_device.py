@@ -73,7 +73,7 @@ def convolution():
 
 def both(algorithm, task, federation=None, **settings):
     """The same run on the CPU and elsewhere."""
-    federation = federation or checks.small_federation(checks.RAGGED)
+    federation = federation or checks.small_federation(checks.ragged_sizes(algorithm))
     settings = {"rounds": 2, "evaluate": 2, **settings}
     here = coterie.simulate(algorithm, federation, task, **settings)
     with elsewhere():

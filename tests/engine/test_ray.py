@@ -81,7 +81,7 @@ def kept_actors(hosts, monkeypatch):
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_algorithm_gives_the_result_of_one_process(name, kept_actors):
-    data, algorithm = checks.small_federation(checks.RAGGED), CASES[name]
+    data, algorithm = checks.small_federation(checks.ragged_sizes(CASES[name])), CASES[name]
     settings = {"rounds": 3, "fraction": 0.8, "lost": 0.2}
     one, other = (
         coterie.simulate(algorithm, data, checks.task_for(algorithm), **settings, **spread)

@@ -487,7 +487,7 @@ class Cohort:
         taken = self._rows.take(rows)
         x, y = (part.reshape(-1, len(place), *part.shape[2:]) for part in taken[:2])
         sets = size[0].numel()
-        ids = (self._ids[:, None] * sets + torch.arange(sets)).flatten()
+        ids = (self._ids[:, None] * sets + torch.arange(sets, device="cpu")).flatten()
         return self._cohort(ids, Rows(x, y, size.flatten()), (*self._address, "by label"), False)
 
     def _with_samples(self, chosen: list[Tensor], purpose: str) -> Cohort:
