@@ -1,3 +1,4 @@
+import importlib
 import itertools
 import pickle
 from dataclasses import fields, is_dataclass
@@ -10,6 +11,7 @@ import torch
 import coterie
 from coterie import Federation
 from coterie.cli.describe import list_names
+from coterie.core import seeds
 from coterie.core.errors import SettingError
 from coterie.experiment.settings import settings_of
 from coterie.registry import (
@@ -93,6 +95,19 @@ def test_a_network_may_be_a_function_without_parameters(own):
     assert default_task(small_blobs(), resolve("network", f"{nets}:fixed")()).layout.size == 15
 
 
+def test_a_network_that_is_there_already_is_one_by_its_name(own):
+    where = own.write("made", "from torch import nn\n\ntrained = nn.Linear(4, 3)")
+    name = f"{where}:trained"
+    kind = resolve("network", name)
+    assert kind is resolve("network", name)
+    assert resolve_any(name) == ("network", kind)
+    assert full_name("network", name) == name
+    task = default_task(small_blobs(), kind())
+    trained = importlib.import_module(where).trained
+    for seed in range(2):
+        assert torch.equal(task.draw(seeds.generator(seed)), task.layout.flatten(trained))
+
+
 def small_blobs():
     return Federation.from_clients([(torch.ones(3, 4), torch.tensor([0, 1, 2]))])
 
@@ -122,7 +137,7 @@ WRONG = [
     ("algorithm", "Unknown", "the types of the settings of .*:Unknown cannot be read: .*Missing"),
     ("federation", "number", "is not a federation: .*build.seed.* got something of the type int"),
     ("federation", "NoServe", "is not a federation: .* got the class NoServe"),
-    ("network", "trained", "is not a network: .* got something of the type Linear"),
+    ("network", "number", "is not a network: .* got something of the type int"),
     ("network", "NoServe", "is not a network: .*module.shape, outputs.* got the class NoServe"),
     ("network", "untyped", "the parameter `width` of untyped needs a type or a default"),
     ("network", "listed", "the setting `widths` of listed must be of the type .* got list"),
@@ -137,9 +152,8 @@ def test_what_is_of_another_kind_is_refused_in_a_sentence(own, kind, name, sente
         from __future__ import annotations
 
         from dataclasses import dataclass
-        from torch import nn
 
-        number, trained = 5, nn.Linear(2, 2)
+        number = 5
 
         def blobs(): ...
         def untyped(shape, outputs, width): ...

@@ -46,6 +46,7 @@ from coterie.data.federations import (
 )
 from coterie.data.tables.table import Table
 from coterie.networks import CelebaCnn, CifarCnn, FemnistCnn, Linear, LinearFlow, Mlp, RealNvp
+from coterie.networks.given import settings_of_module
 
 ALGORITHMS: dict[str, type[Any]] = {
     "ifca": IFCA,
@@ -111,7 +112,8 @@ def resolve(kind: str, name: str) -> type[Any]:
 
     A name is a built-in one, one that an installed package offers as an entry point of the group
     `coterie.algorithms`, `coterie.federations` or `coterie.networks`, or `package.module:name`. A
-    function that makes a federation or a network becomes a settings class of its parameters.
+    function that makes a federation or a network becomes a settings class of its parameters, and a
+    network that is there already one without settings.
 
     >>> resolve("network", "mlp").__name__
     'Mlp'
@@ -213,6 +215,8 @@ def looks_like(kind: str, found: Any) -> bool:
         return hasattr(found, {"algorithm": "serve", "federation": "build"}.get(kind, "module"))
     if inspect.isclass(found):
         return kind == "network" and issubclass(found, nn.Module)
+    if isinstance(found, nn.Module):
+        return kind == "network"
     if not inspect.isroutine(found) or kind == "algorithm":
         return False
     signature = inspect.signature(found)
@@ -248,15 +252,20 @@ def as_federation(path: str, found: Any) -> type[Any]:
 
 
 def as_network(path: str, found: Any) -> type[Any]:
-    """A settings class with `module(shape, outputs)`, or one made of what builds a module."""
+    """A settings class with `module(shape, outputs)`, or one made of a module or what builds one.
+
+    A module brings its weights.
+    """
     if inspect.isclass(found) and is_dataclass(found) and callable(getattr(found, "module", 0)):
         return found
     is_module: Any = inspect.isclass(found) and issubclass(found, nn.Module)
     if inspect.isroutine(found) or is_module:
         return settings_of_function(found, "module", ("shape", "outputs"))
+    if isinstance(found, nn.Module):
+        return settings_of_module(found)
     raise SettingError(
         f"{path} is not a network: a network is a dataclass with the method module(shape, "
-        "outputs), or a function or class that makes a torch.nn.Module, "
+        "outputs), a torch.nn.Module, or a function or class that makes one, "
         f"got {describe_object(found)}"
     )
 

@@ -168,6 +168,26 @@ def test_the_whole_suite_passes_on_a_method_whose_clients_mix_models():
     checks.check_algorithm(FedEM(k=2, steps=3))
 
 
+@dataclass(frozen=True, kw_only=True)
+class DrawsAndSendsNumbers(FedAvg):
+    """The server draws how far clients go, and sends them the number and nothing else besides."""
+
+    def round(self, state, clients):
+        share = float(torch.rand((), generator=clients.generator("share")))
+        fold = ByCluster(1, {"model": "model"})
+        ids, up = clients.run(self.go, fold=fold, model=state.model, share=share, more=None)
+        return State(up.pooled_mean("model")), Info(ids, up.cluster, 1)
+
+    @on_client
+    def go(self, cohort, model, share, more) -> Upload:
+        up = FedAvg.train(self, cohort, model)
+        return up._replace(model=model + share * (up.model - model))
+
+
+def test_the_whole_suite_passes_where_the_server_draws_and_sends_numbers():
+    checks.check_algorithm(DrawsAndSendsNumbers(steps=2))
+
+
 def test_traits_that_are_not_kept_are_found_out():
     @dataclass(frozen=True, kw_only=True)
     class ClaimsMixtures(FedAvg):

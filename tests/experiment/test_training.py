@@ -71,3 +71,17 @@ def test_clusters_of_clients_are_counted_in_clients(words):
     name, *settings = words
     for record in counted([name, "rotated-digits", "clients=8", "rounds=2", *settings]):
         assert (record["counted"], sum(record["sizes"])) == ("clients", 8)
+
+
+class Weighs(FedAvg):
+    """Knows the weights of two clusters, in a unit of its own, and where nobody is."""
+
+    def round(self, state, clients):
+        after, info = super().round(state, clients)
+        return after, Info(info.ids, None, 2, weights=torch.tensor([0.03, 0.01]))
+
+
+def test_shares_of_clients_are_counted_in_clients():
+    federation, task = coterie.load("rotated-digits", clients=8)
+    run = coterie.simulate(Weighs(), federation, task, rounds=1)
+    assert (run.records[0]["counted"], run.records[0]["sizes"]) == ("clients", [6, 2])

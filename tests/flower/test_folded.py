@@ -1,9 +1,12 @@
 """A node with many clients sends one sum, and what the fold tells of each of them."""
 
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
@@ -12,6 +15,7 @@ from coterie.checks import short_run, small_federation
 from coterie.core.clients import Stacked
 from coterie.core.fields import Cluster, Loss, Model, Size, Statistic
 from coterie.core.state import state_tensors
+from coterie.flower.clients import Network
 from coterie.flower.folded import CLUSTER, folds_on_nodes, read_sums, sums_to_send
 from coterie.flower.wire import BadPacket, Packet
 from coterie.vectors.folds import ByCluster, WeightedRows
@@ -53,6 +57,52 @@ def test_what_a_node_sends_does_not_grow_with_its_clients(name, tmp_path):
     assert sum(many.values()) == 8 * k * (1 + size), "a weight and a sum for each cluster"
     for path, value in state_tensors(simulated.state).items():
         torch.testing.assert_close(state_tensors(run.state)[path], value, rtol=1e-9, atol=1e-9)
+
+
+class LargestTensor(TorchDispatchMode):
+    """How many numbers the largest tensor has that is made, but for those made `elsewhere`."""
+
+    def __init__(self):
+        super().__init__()
+        self.numbers, self.elsewhere = 0, False
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        made = function(*args, **(kwargs or {}))
+        if not self.elsewhere:
+            sizes = [each.numel() for each in tree_leaves(made) if isinstance(each, torch.Tensor)]
+            self.numbers = max([self.numbers, *sizes])
+        return made
+
+
+def largest_on_server(algorithm, folder, clients, monkeypatch):
+    """The numbers of the largest tensor that the server makes in rounds, and of a model."""
+    largest, collect, answer = LargestTensor(), Network.collect, SmallGrid.answer
+
+    def watched(self, call, fold):
+        with largest if call.address[1] == "round" else nullcontext():
+            return collect(self, call, fold)
+
+    def on_node(self, node, message):
+        largest.elsewhere = True
+        try:
+            return answer(self, node, message)
+        finally:
+            largest.elsewhere = False
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Network, "collect", watched)
+        patch.setattr(SmallGrid, "answer", on_node)
+        _, run, _ = uploads(algorithm, folder, clients)
+    return largest.numbers, run.task.layout.size
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_the_server_holds_does_not_grow_with_the_clients_of_a_node(
+    name, tmp_path, monkeypatch
+):
+    few, _ = largest_on_server(CASES[name], tmp_path / "few", 10, monkeypatch)
+    many, size = largest_on_server(CASES[name], tmp_path / "many", 40, monkeypatch)
+    assert size <= few == many
 
 
 @pytest.mark.parametrize("name", ["fedavg", "ifca"])

@@ -23,11 +23,15 @@ class InputGuard:
     def only(self, ids: Tensor) -> InputGuard:
         return InputGuard(self.inner.only(ids))
 
+    def generator(self, purpose: str) -> torch.Generator:
+        return self.inner.generator(purpose)
+
     def run(self, step: Callable[..., Any], *, fold: Any = None, **message: Any) -> Any:
-        copies = {name: sent_tensor(value).clone() for name, value in message.items()}
+        sent = {name: sent_tensor(value) for name, value in message.items()}
+        copies = {name: value.clone() for name, value in sent.items()}
         answer = self.inner.run(step, fold=fold, **message)
-        for name, value in message.items():
-            assert torch.equal(copies[name], sent_tensor(value)), f"{step.__name__} changed {name}"
+        for name, value in sent.items():
+            assert torch.equal(copies[name], value), f"{step.__name__} changed {name}"
         return answer
 
 
@@ -44,7 +48,7 @@ class ByteCounter:
         self.steps[key], self.fields[key] = call.step, upload._fields
         for name, value in call.message.items():
             for i in ids:
-                sent = value.rows_for(i.view(1)) if isinstance(value, Each) else value
+                sent = value.rows_for(i.view(1)) if isinstance(value, Each) else sent_tensor(value)
                 self.counts[key, "down", name] += sent.numel() * sent.element_size()
         for name in upload._fields:
             row = getattr(upload, name)[0]
@@ -53,4 +57,7 @@ class ByteCounter:
 
 
 def sent_tensor(value: Any) -> Tensor:
-    return value.rows if isinstance(value, Each) else value
+    """The numbers of a download: a plain one is eight bytes, None is none."""
+    if isinstance(value, Each | Tensor):
+        return value.rows if isinstance(value, Each) else value
+    return torch.tensor([] if value is None else [value], dtype=torch.float64)

@@ -163,15 +163,16 @@ class Training:
     def _sizes(self, info: Info) -> tuple[str, list[int]]:
         """What is counted, clients or samples, and how many of these each cluster has.
 
-        Clients whose clusters are withheld are counted by the cluster's share of the weight. Where
-        nothing is withheld and the algorithm knows no cluster of a client, its weights are samples.
+        Where the algorithm knows the weights of clusters and no cluster of a client, clients are
+        counted by the cluster's share of the weight. If samples are clustered, without anything
+        being withheld, the weights are samples.
         Where it knows those of clients although samples are clustered, samples are counted after
         an evaluation: those that were scored.
         """
         if info.cluster is None and info.weights is not None:
-            if not self.evaluator.withheld:
+            if not self.evaluator.withheld and not self.task.predicts:
                 return "samples", info.weights.round().long().tolist()
-            share = info.weights / info.weights.sum().clamp_min(1)
+            share = info.weights / info.weights.sum().clamp_min(torch.finfo(torch.float32).tiny)
             return "clients", (len(info.ids) * share).round().long().tolist()
         samples = None if self._outcome is None else self._outcome.evaluation.samples
         known = self.cluster[self.cluster >= 0] if samples is None else samples.found

@@ -13,6 +13,8 @@ from coterie.core.task import Task
 from coterie.engine.kernels import sample_space
 from coterie.engine.kernels.blocks import blocks_by_weights
 from coterie.engine.kernels.displaced import BaseModels
+from coterie.engine.kernels.first_layer_terms import FirstLayerTerms
+from coterie.engine.kernels.gram_cache import GramCache
 from coterie.engine.kernels.linear_layers import LinearLayers
 from coterie.engine.kernels.objective import (
     MiniBatches,
@@ -22,7 +24,7 @@ from coterie.engine.kernels.objective import (
 )
 from coterie.engine.kernels.race import choose_best
 from coterie.engine.kernels.reference import PerClientKernel
-from coterie.engine.kernels.sample_space import FirstLayerTerms, GramCache, SampleSpaceDescent
+from coterie.engine.kernels.sample_space import SampleSpaceDescent
 from coterie.engine.kernels.shared_models import shared_losses, shared_sample_losses
 from coterie.tensors.lazy import Lazy, SelectedRows, select_rows, slice_rows
 from coterie.tensors.optimizers import Optimizer

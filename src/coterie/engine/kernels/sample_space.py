@@ -9,19 +9,18 @@ added up in S [h, n]. In a step on the samples B with gradient dZ [h, |B|]:
 and at the end W = W_0 - lr S X, b = b_0 - lr S 1. (The 1 in the brackets belongs to the bias.) A
 step costs n |B| h instead of 2 |B| f h multiplications, and touches Z in place of W: mini-batches,
 which otherwise wait for the weights to come from memory, gain most. W itself is formed only if
-somebody looks at it (displaced.py). X X' is the same in every round and kept while there is room.
+somebody looks at it (displaced.py). X X' is the same in every round and kept while there is room
+(gram_cache.py).
 
 A pull towards an anchor A and weight decay shrink all that there is by a factor, and the pull adds
 some of A: W is a multiple of W_0, one of A and a combination of samples, and Z the same of their
 outputs. Weights of samples only change dZ. With momentum the velocity V is such a sum as well: its
 outputs U = V X' and its combination are carried along as Z and S are. What is not linear in the
-gradient, clipping and Adam, is done on the weights. The result is that of ordinary descent, to
-rounding.
+gradient, clipping and Adam, is done on the weights (first_layer_terms.py). The result is that of
+ordinary descent, to rounding.
 """
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,6 +29,8 @@ from coterie.core.kernel import Descent
 from coterie.core.rows import Rows
 from coterie.engine.kernels.blocks import block_size
 from coterie.engine.kernels.displaced import BaseModels, DisplacedModels
+from coterie.engine.kernels.first_layer_terms import FirstLayerTerms, tensor_like
+from coterie.engine.kernels.gram_cache import GramCache
 from coterie.engine.kernels.linear_layers import LinearLayers, ScratchBuffers
 from coterie.engine.kernels.matmul import selected_outputs
 from coterie.engine.kernels.objective import (
@@ -44,79 +45,9 @@ from coterie.tensors.optimizers import Optimizer
 
 # What the outputs that a thread works on may occupy: half to twice as much is about as fast.
 BLOCK_BYTES = 2 * 2**20
-# What the products X X' of clients may occupy that are kept from one round to the next, and how
-# many multiplications make one worth keeping: a small one is sooner worked out than looked up.
-GRAM_BYTES = 64 * 2**20
-GRAM_WORK = 2**19
 # What a step does besides multiplying, for each weight or each output of the first layer, takes as
 # long as so many multiplications. Fitted to the times of 32 shapes on one and on two cores.
 WEIGHT_WORK, OUTPUT_WORK = 130, 80
-
-
-class FirstLayerTerms(NamedTuple):
-    """What happens to first layers in a descent besides the gradients of losses."""
-
-    lr: float  # step size
-    trained: bool  # whether they move at all
-    pull: float  # strength of the pull towards the anchor
-    weight_decay: float  # strength of the pull towards zero
-    momentum: float = 0.0  # share of the last step that the next one keeps
-
-    @classmethod
-    def of(cls, descent: Descent, width: int) -> FirstLayerTerms | None:
-        """Those of the first `width` coordinates; None if these do not stay in the span."""
-        rule = descent.rule
-        if rule.clip or rule.optimizer == "adam":
-            return None
-        trained, pull = True, 0.0
-        if descent.part is not None:
-            moving = int(descent.part[:width].sum())
-            if moving not in (0, width):
-                return None
-            trained = moving > 0
-        if descent.anchor is not None and descent.pull is not None:
-            low, high = descent.pull[:width].aminmax()
-            if low != high:
-                return None
-            pull = float(low)
-        momentum = rule.momentum if rule.optimizer == "momentum" else 0.0
-        return cls(rule.lr, trained, pull, descent.weight_decay, momentum)
-
-    @property
-    def strength(self) -> float:
-        """How much of where first layers are is in their gradient."""
-        return self.pull + self.weight_decay
-
-    @property
-    def shrinkage(self) -> float:
-        """What a step leaves of where first layers were."""
-        return 1 - self.lr * self.strength if self.trained else 1.0
-
-    def base_shares(self, steps: list[int], like: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """What is left of the start after so many steps [m], and how much of the anchor came in.
-
-        None stands for all of the one and nothing of the other.
-        """
-        if not self.trained or self.strength == 0:
-            return None, None
-        if self.momentum:
-            shares = self._shares_with_momentum(max(steps))
-            left, came = ([share[count] for count in steps] for share in shares)
-        else:
-            left = [self.shrinkage**count for count in steps]
-            came = [self.pull / self.strength * (1 - share) for share in left]
-        return tensor_like(left, like), tensor_like(came, like) if self.pull else None
-
-    def _shares_with_momentum(self, steps: int) -> tuple[list[float], list[float]]:
-        """The same two after 0, 1, ... steps; the velocity consists of start and anchor as well."""
-        left, came = [1.0], [0.0]
-        of_start = of_anchor = 0.0
-        for _ in range(steps):
-            of_start = self.momentum * of_start + self.strength * left[-1]
-            of_anchor = self.momentum * of_anchor + self.strength * came[-1] - self.pull
-            left.append(left[-1] - self.lr * of_start)
-            came.append(came[-1] - self.lr * of_anchor)
-        return left, came
 
 
 def is_faster(
@@ -135,33 +66,6 @@ def is_faster(
         # The inner products of samples count half, for those of many clients are kept.
         work += seen**2 * f // 2 + steps * seen * (batch + OUTPUT_WORK) * width
     return bool(work < steps * f * width * (2 * batch + WEIGHT_WORK))
-
-
-class GramCache:
-    """The products X X' [n, n] of clients' samples, which are the same in every round.
-
-    The first clients that come are kept as long as there is room, whatever their number.
-    """
-
-    def __init__(self) -> None:
-        self.held: dict[int, Tensor] = {}
-        self.free = GRAM_BYTES
-
-    def of(self, x: Tensor, ids: Tensor | None) -> Tensor:
-        """The products [b, n, n] for samples [b, n, f], all that the clients `ids` have."""
-        n, f = x.shape[1:]
-        if ids is None or n * n * f < GRAM_WORK:
-            return torch.bmm(x, x.mT)
-        clients = ids.tolist()
-        known = [gram for i in clients if (gram := self.held.get(i)) is not None and len(gram) == n]
-        if len(known) == len(clients):
-            return torch.stack(known)
-        grams = torch.bmm(x, x.mT)
-        for i, gram in zip(clients, grams, strict=True):
-            if i not in self.held and gram.nbytes <= self.free:
-                self.held[i] = gram.clone()
-                self.free -= gram.nbytes
-        return grams
 
 
 class SampleSpaceDescent:
@@ -409,8 +313,3 @@ def select_gram_rows(grams: Tensor, place: Tensor) -> Tensor:
     n = grams.shape[1]
     row = place + n * torch.arange(len(place), device=place.device)[:, None]
     return grams.flatten(0, 1).index_select(0, row.flatten()).view(*place.shape, n)
-
-
-def tensor_like(values: list[float], like: Tensor) -> Tensor:
-    """Numbers in the type and on the device of another tensor."""
-    return torch.tensor(values, dtype=like.dtype, device=like.device)
