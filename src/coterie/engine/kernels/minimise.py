@@ -22,7 +22,6 @@ from coterie.engine.kernels.module_calls import (
     keep_outside,
 )
 from coterie.engine.kernels.objective import ObjectiveTerms
-from coterie.tensors.optimizers import Optimizer
 
 
 def minimise_one(
@@ -41,7 +40,7 @@ def minimise_one(
     trained, carried = copy_tensors(layout, layout.unflatten(model))
     moving = moving_tensors(trained, terms.moves)
     now = list(moving.values())
-    optimizer = Optimizer(rule.optimizer, rule.momentum)
+    optimizer = rule.begin_optimizer()
     if work.state is not None:
         optimizer.restore(work.state[i], now)
     call = caller(task, module, {**trained, **carried})
