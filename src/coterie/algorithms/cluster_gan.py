@@ -92,7 +92,7 @@ class ClusterGAN(GradientSettings):
     tries: int = setting(10, "starts of k-means, of which the best is kept", at_least(1))
 
     traits: ClassVar[Traits] = Traits(clusters="k", clients_draw=True)
-    suggests: ClassVar[dict[str, Any]] = {"rounds": 120, "network": "gan"}
+    suggests: ClassVar[dict[str, Any]] = {"rounds": 80, "network": "gan"}
 
     def task(self, default: Task, federation: Federation) -> Task:
         """Codes of the network, with k classes; those of `gan` where it has none."""

@@ -330,9 +330,9 @@ class Cohort:
         `objective(call, x, y, generator)` gives a scalar from a batch of one client: `call(None,
         x)` runs the network with the client's present parameters, `call("critic", x)` its submodule
         of that name, and `generator` is the client's own. Only `part` moves (running statistics
-        too), so that several networks of one module are trained in turn. `betas` are those of adam; the
-        rest is as in `descend`. An optimiser begins anew with every call, unless a `state` is passed from call to
-        call:
+        too), so that several networks of one module are trained in turn. `betas` are those of adam;
+        the rest is as in `descend`. An optimiser begins anew with every call, unless a `state` is
+        passed from call to call:
 
             critic, generator = OptimizerState(), OptimizerState()
             for _ in range(rounds):

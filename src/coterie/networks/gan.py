@@ -19,12 +19,17 @@ SLOPE = 0.2  # of LeakyReLU below zero
 class Gan(Settings):
     """Perceptrons that make samples of noise and a class, criticise samples, and encode them."""
 
-    hidden: int = setting(256, "width of the two hidden layers of each perceptron", at_least(1))
+    hidden: int = setting(
+        0,
+        "width of the two hidden layers of each perceptron; 0: 256 for images, 64 for vectors",
+        at_least(0),
+    )
     noise: int = setting(10, "numbers of noise that a sample is made of", at_least(1))
 
     def module(self, shape: Sequence[int], outputs: int) -> nn.Module:
         """The three networks, with as many classes as outputs."""
-        return GanModule(shape, outputs, self.noise, self.hidden)
+        hidden = self.hidden or (256 if len(shape) > 1 else 64)
+        return GanModule(shape, outputs, self.noise, hidden)
 
 
 class GanModule(nn.Module):

@@ -44,7 +44,9 @@ class Codes(NetworkTask):
         padding: str = "lengths",
     ) -> None:
         own = isinstance(network, nn.Module)
-        super().__init__(network if own else partial(network, classes), scale=scale, padding=padding)
+        super().__init__(
+            network if own else partial(network, classes), scale=scale, padding=padding
+        )
         if not encodes(self.module):
             raise SettingError(
                 f"the network of Codes must have {', '.join(PARTS)}, "

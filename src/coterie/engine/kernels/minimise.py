@@ -47,8 +47,11 @@ def minimise_one(
     for step in range(work.steps[i]):
         batch = torch.arange(len(y), device=y.device)
         if work.batches is not None:
-            batch = work.batches[i][step]
-            batch = batch[batch >= 0]
+            drawn = work.batches[i][step]
+            drawn = drawn[drawn >= 0]
+            # All samples stay in their order, as where no batches are drawn: an objective may draw
+            # for one sample after another.
+            batch = drawn if len(drawn) < len(y) else batch
         value = work.objective(call, x[batch], y[batch], work.generators[i])
         found = differentiate(scalar(value), moving)
         with torch.no_grad():
