@@ -69,7 +69,7 @@ CASES = {
     "uifca-folds": UIFCA(k=2, folds=2, prior=0.3, fit="exact", restarts=1),
     "cluster-gan": ClusterGAN(k=2, steps=1, critic_steps=1, batch=4, tries=2),
     "cluster-gan-sgd-by-size": ClusterGAN(
-        k=3, steps=1, critic_steps=2, batch=0, tries=2, optimizer="sgd", weighting="size", clip=1.0
+        k=3, steps=1, critic_steps=1, batch=0, tries=1, optimizer="sgd", weighting="size", clip=1.0
     ),
     "local": Local(),
     "local-mini-batches": Local(batch=4, steps=7),

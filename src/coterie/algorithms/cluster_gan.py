@@ -35,6 +35,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, mse_loss
+from torch.nn.utils.rnn import pad_sequence
 
 from coterie.algorithms import k_fed
 from coterie.algorithms.steps import Choice, ask_cluster
@@ -51,8 +52,8 @@ from coterie.core.validate import above, at_least, between, in_range, one_of
 from coterie.data.federation import Federation
 from coterie.tasks.codes import Codes
 from coterie.tasks.defaults import codes_task
-from coterie.tensors.optimizers import OPTIMIZERS
 from coterie.vectors.folds import ByCluster
+from coterie.vectors.kmeans import nearest_centre
 
 Call = Callable[..., Any]  # of a part of the network, as `Cohort.minimise` hands it on
 
@@ -78,7 +79,9 @@ class ClusterGAN(GradientSettings):
     batch: int = setting(64, "samples per gradient; 0: all of the client's", at_least(0))
     lr: float = setting(0.0005, "step size", above(0))
     optimizer: str = setting(
-        "adam", "local optimiser as in torch.optim, begun anew in every round", one_of(*OPTIMIZERS)
+        "adam",
+        "local optimiser as in torch.optim, begun anew in every round",
+        one_of("sgd", "momentum", "adam"),
     )
     momentum: float = setting(
         0.9, "share of the last step in the next, with that optimizer", in_range(0, 1)
@@ -155,14 +158,14 @@ class ClusterGAN(GradientSettings):
 
     @on_client
     def choose(self, cohort: Cohort, model: Tensor, centres: Tensor) -> Choice:
-        task: Any = cohort.task
-        label = self.label(cohort, task.with_centres(model, centres))
-        inside = label[:, :, None] == torch.arange(self.k, device=label.device)
-        return Choice((inside & cohort.mask[:, :, None]).sum(1).argmax(1))
+        found = nearest_of_codes(cohort, model, centres)
+        sizes = torch.stack([torch.bincount(label, minlength=self.k) for label in found])
+        return Choice(sizes.argmax(1))
 
     @on_client
     def label(self, cohort: Cohort, models: Tensor) -> Tensor:
-        return cohort.losses(models).argmin(2)
+        centres = cohort.task.layout.unflatten(models)["centre"]
+        return pad_sequence(nearest_of_codes(cohort, models[0], centres), batch_first=True)
 
     def _centres(self, state: State, clients: Clients, task: Codes) -> Tensor:
         """The k centres of all clients' codes [k, c]; zeros where nobody sends any."""
@@ -171,6 +174,12 @@ class ClusterGAN(GradientSettings):
             return state.model.new_zeros(self.k, task.noise + task.classes)
         server = k_fed.KFed(k=self.k, server="k-means", tries=self.tries)
         return server.cluster_centres(up.centres, up.number, int(state.seed))[0]
+
+
+def nearest_of_codes(cohort: Cohort, model: Tensor, centres: Tensor) -> list[Tensor]:
+    """The centre [k, c] nearest to the code of each sample, [n] for one client after another."""
+    task: Any = cohort.task
+    return [nearest_centre(task.encode(model, x), centres) for x, _ in cohort]
 
 
 def critic_loss(
@@ -183,7 +192,8 @@ def critic_loss(
     between = (made + share.to(x) * (x - made)).requires_grad_()
     (slope,) = torch.autograd.grad(call("critic", between).sum(), between, create_graph=True)
     steepness = (slope.flatten(1).norm(dim=1) - 1).square().mean()
-    return call("critic", made).mean() - call("critic", x).mean() + penalty * steepness
+    loss: Tensor = call("critic", made).mean() - call("critic", x).mean() + penalty * steepness
+    return loss
 
 
 def generator_loss(

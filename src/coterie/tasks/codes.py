@@ -43,10 +43,8 @@ class Codes(NetworkTask):
         scale: float = 1.0,
         padding: str = "lengths",
     ) -> None:
-        own = isinstance(network, nn.Module)
-        super().__init__(
-            network if own else partial(network, classes), scale=scale, padding=padding
-        )
+        built = network if isinstance(network, nn.Module) else partial(network, classes)
+        super().__init__(built, scale=scale, padding=padding)
         if not encodes(self.module):
             raise SettingError(
                 f"the network of Codes must have {', '.join(PARTS)}, "
