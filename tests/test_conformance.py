@@ -8,6 +8,7 @@ from coterie import (
     FPFCL1,
     IFCA,
     UIFCA,
+    ClusterGAN,
     Ditto,
     FedAvg,
     FedProx,
@@ -66,6 +67,10 @@ CASES = {
     "uifca-k-fed": UIFCA(k=2, start="k-fed", optimizer="adam", steps=2, constant="removed"),
     "uifca-soft": UIFCA(k=2, assign="soft", prior=0.3, steps=2, fit_rounds=1, restarts=1),
     "uifca-folds": UIFCA(k=2, folds=2, prior=0.3, fit="exact", restarts=1),
+    "cluster-gan": ClusterGAN(k=2, steps=1, critic_steps=1, batch=4, tries=2),
+    "cluster-gan-sgd-by-size": ClusterGAN(
+        k=3, steps=1, critic_steps=1, batch=0, tries=1, optimizer="sgd", weighting="size", clip=1.0
+    ),
     "local": Local(),
     "local-mini-batches": Local(batch=4, steps=7),
     "fedsgd": FedSGD(),

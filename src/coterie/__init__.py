@@ -9,6 +9,7 @@ from coterie.version import __version__
 
 if TYPE_CHECKING:
     from coterie.algorithms.cfl import CFL
+    from coterie.algorithms.cluster_gan import ClusterGAN
     from coterie.algorithms.ditto import Ditto
     from coterie.algorithms.fedavg import FedAvg
     from coterie.algorithms.fedprox import FedProx
@@ -31,7 +32,14 @@ if TYPE_CHECKING:
     from coterie.experiment.plan import load
     from coterie.experiment.run import Run
     from coterie.experiment.simulate import simulate
-    from coterie.tasks import Centre, Classification, Density, Regression, TokenClassification
+    from coterie.tasks import (
+        Centre,
+        Classification,
+        Codes,
+        Density,
+        Regression,
+        TokenClassification,
+    )
 
 # PyTorch takes seconds to load: names are looked up when they are first used, so that the command
 # line can answer and be interrupted at once.
@@ -41,6 +49,8 @@ HOMES = {
     "CFL": "algorithms.cfl",
     "IFCA": "algorithms.ifca",
     "UIFCA": "algorithms.uifca",
+    "ClusterGAN": "algorithms.cluster_gan",
+    "Codes": "tasks",
     "Density": "tasks",
     "Centre": "tasks",
     "Classification": "tasks",
@@ -75,6 +85,8 @@ __all__ = [
     "UIFCA",
     "Centre",
     "Classification",
+    "ClusterGAN",
+    "Codes",
     "CoterieError",
     "CoterieWarning",
     "Density",

@@ -34,7 +34,7 @@ from coterie.core.validate import (
     one_of,
 )
 from coterie.data.federation import Federation, Samples
-from coterie.tasks import Centre, Classification, Density, Regression, TokenClassification
+from coterie.tasks import Centre, Classification, Codes, Density, Regression, TokenClassification
 from coterie.tasks.network import NetworkTask
 from coterie.vectors.folds import ByCluster, NearestCentre, RowSent, WeightedRows
 from coterie.vectors.kmeans import kmeans, nearest_centre
@@ -47,6 +47,7 @@ __all__ = [
     "Classification",
     "Clients",
     "Cluster",
+    "Codes",
     "Cohort",
     "CoterieError",
     "CoterieWarning",

@@ -14,6 +14,7 @@ from typing import Any, get_type_hints
 from torch import nn
 
 from coterie.algorithms.cfl import CFL
+from coterie.algorithms.cluster_gan import ClusterGAN
 from coterie.algorithms.ditto import Ditto
 from coterie.algorithms.fedavg import FedAvg
 from coterie.algorithms.fedprox import FedProx
@@ -45,7 +46,7 @@ from coterie.data.federations import (
     synthetic,
 )
 from coterie.data.tables.table import Table
-from coterie.networks import CelebaCnn, CifarCnn, FemnistCnn, Linear, LinearFlow, Mlp, RealNvp
+from coterie.networks import CelebaCnn, CifarCnn, FemnistCnn, Gan, Linear, LinearFlow, Mlp, RealNvp
 from coterie.networks.given import settings_of_module
 
 ALGORITHMS: dict[str, type[Any]] = {
@@ -58,6 +59,7 @@ ALGORITHMS: dict[str, type[Any]] = {
     "cfl": CFL,
     "k-fed": KFed,
     "uifca": UIFCA,
+    "cluster-gan": ClusterGAN,
     "fedavg": FedAvg,
     "fedsgd": FedSGD,
     "fedprox": FedProx,
@@ -100,6 +102,7 @@ NETWORKS: dict[str, type[Any]] = {
     "celeba-cnn": CelebaCnn,
     "linear-flow": LinearFlow,
     "realnvp": RealNvp,
+    "gan": Gan,
 }
 
 SHELVES = {"algorithm": ALGORITHMS, "federation": FEDERATIONS, "network": NETWORKS}

@@ -4,7 +4,7 @@ import torch
 import coterie
 from coterie import Centre, Federation, KFed
 from coterie.algorithms import k_fed
-from coterie.algorithms.k_fed import local_centres
+from coterie.algorithms.k_fed import find_centres, local_centres
 from coterie.core.errors import SettingError
 from coterie.engine.simulator import Simulator
 from coterie.experiment.plan import make_plan
@@ -193,3 +193,9 @@ def test_gaussian_clusters_are_found_whatever_the_heterogeneity(p, server):
 def test_what_the_user_says_is_stronger_than_what_the_algorithm_suggests():
     plan = make_plan(["k-fed", "gaussian-clusters", "rounds=3", "fraction=0.5"])
     assert (plan.settings.rounds, plan.settings.fraction) == (3, 0.5)
+
+
+def test_a_client_without_points_has_no_centre():
+    found = find_centres([points(), points(1, 2, 9), points(4)], 2, 0, 3)
+    assert found.number.tolist() == [0, 2, 1]
+    assert found.centres.flatten(1).tolist() == [[0, 0], [1.5, 9], [4, 0]]

@@ -66,3 +66,11 @@ def test_where_samples_are_clustered_the_line_says_so(clock, capsys):
     shown = RunProgressBar("uifca on digits", rounds=1, done=0)
     shown.on_round(record(1) | {"counted": "samples"})
     assert "clusters 2: 3 5 samples  " in capsys.readouterr().err
+
+
+def test_where_clusters_are_not_known_in_a_round_the_line_says_nothing_of_them(clock, capsys):
+    shown = RunProgressBar("cluster-gan on digits", rounds=1, done=0)
+    shown.on_round(record(1) | {"sizes": [0, 0]})
+    line = capsys.readouterr().err
+    assert "round 1/1" in line
+    assert "clusters" not in line

@@ -65,7 +65,7 @@ def unlabelled():
     return Federation.from_clients([(torch.arange(12.0).view(4, 3) * i, None) for i in (1, 2)])
 
 
-@pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - {"k-fed", "uifca"}))
+@pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - {"k-fed", "uifca", "cluster-gan"}))
 def test_who_predicts_needs_a_label(name):
     sentence = "learns to predict a label, but own data has none: name its column, as in label="
     with pytest.raises(DataError, match=sentence):

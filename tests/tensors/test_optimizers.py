@@ -3,12 +3,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.tensors.optimizers import OPTIMIZERS, Optimizer, clip_norms
+from coterie.tensors.optimizers import BETAS, OPTIMIZERS, Optimizer, clip_norms
 
 
-def of_torch(kind, tensors, lr, momentum):
+def of_torch(kind, tensors, lr, momentum, betas):
     if kind == "adam":
-        return torch.optim.Adam(tensors, lr=lr)
+        return torch.optim.Adam(tensors, lr=lr, betas=betas)
     return torch.optim.SGD(tensors, lr=lr, momentum=momentum if kind == "momentum" else 0.0)
 
 
@@ -21,18 +21,22 @@ def drawn(*shape, seed):
     kind=st.sampled_from(OPTIMIZERS),
     steps=st.integers(1, 20),
     momentum=st.sampled_from([0.0, 0.5, 0.9, 1.0]),
+    betas=st.sampled_from([BETAS, (0.5, 0.9), (0.0, 0.99)]),
     pause=st.integers(0, 20),
     scale=st.sampled_from([1e-9, 1.0, 1e6]),
 )
 def test_steps_are_those_of_torch_optim_also_when_it_goes_on_later(
-    kind, steps, momentum, pause, scale
+    kind, steps, momentum, betas, pause, scale
 ):
     ours = [drawn(3, 2, seed=1), drawn(4, seed=2)]
     theirs = [tensor.clone().requires_grad_() for tensor in ours]
-    optimizer, exact = Optimizer(kind, momentum), of_torch(kind, theirs, 0.1, momentum)
+    optimizer, exact = (
+        Optimizer(kind, momentum, betas),
+        of_torch(kind, theirs, 0.1, momentum, betas),
+    )
     for step in range(steps):
         if step == pause:
-            state, optimizer = optimizer.to_vector(ours), Optimizer(kind, momentum)
+            state, optimizer = optimizer.to_vector(ours), Optimizer(kind, momentum, betas)
             optimizer.restore(state, ours)
         gradients = [scale * drawn(*tensor.shape, seed=10 + step) for tensor in ours]
         for tensor, gradient in zip(theirs, gradients, strict=True):

@@ -26,6 +26,7 @@ Differences from the paper
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
@@ -111,7 +112,7 @@ class KFed(Settings):
             return state, Info(ids, ids, self.k)
         centres = state.centres.index_copy(0, ids, up.centres)
         number = state.number.index_copy(0, ids, up.number)
-        chosen, mu = self._cluster_centres(centres, number, int(state.seed))
+        chosen, mu = self.cluster_centres(centres, number, int(state.seed))
         after = State(centres, number, chosen, mu, state.seed)
         return after, Info(ids, nearest_centre(up.centres[:, 0], chosen), self.k)
 
@@ -120,7 +121,7 @@ class KFed(Settings):
         ids, up = clients.run(self.cluster, seed=seed)
         if len(ids) == 0:
             raise CoterieError("no client answered during the start, so that k-FED found no centre")
-        return self._cluster_centres(up.centres, up.number, int(seed))[0]
+        return self.cluster_centres(up.centres, up.number, int(seed))[0]
 
     def serve(self, state: State, clients: Clients) -> Serving:
         sent = {"chosen": state.chosen, "seed": state.seed}
@@ -161,18 +162,10 @@ class KFed(Settings):
 
     def _find_centres(self, cohort: Cohort, seed: Tensor) -> Upload:
         """The device's side of the method, client by client."""
-        found = []
-        for x, _ in cohort:
-            points = x.flatten(1)
-            theta = local_centres(points, self._k_local, int(seed), self.tries)
-            size = torch.bincount(nearest_centre(points, theta), minlength=len(theta))
-            found.append(theta[size.argsort(descending=True, stable=True)[: int((size > 0).sum())]])
-        centres = found[0].new_zeros(len(found), self._k_local, found[0].shape[1])
-        for row, theta in zip(centres, found, strict=True):
-            row[: len(theta)] = theta
-        return Upload(centres, torch.tensor([len(theta) for theta in found]))
+        points = [x.flatten(1) for x, _ in cohort]
+        return find_centres(points, self._k_local, int(seed), self.tries)
 
-    def _cluster_centres(self, centres: Tensor, number: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+    def cluster_centres(self, centres: Tensor, number: Tensor, seed: int) -> tuple[Tensor, Tensor]:
         """The server's side: from the centres [m, k', d] that are there, M and mu."""
         points = centres[torch.arange(self._k_local) < number[:, None]]  # [c, d]
         if self.server == "k-means" and len(points) >= self.k:
@@ -183,6 +176,21 @@ class KFed(Settings):
         first = min(int(number[z]), self.k) if self.server == "device" else 1
         chosen = add_farthest(points, centres[z, :first], self.k)
         return chosen, centroids(points, nearest_centre(points, chosen), empty=chosen)
+
+
+def find_centres(points: Sequence[Tensor], k: int, seed: int, tries: int) -> Upload:
+    """The centres of each client's points [n, d], at most k; a client without points has none."""
+    centres = points[0].new_zeros(len(points), k, points[0].shape[1])
+    number = []
+    for row, own in zip(centres, points, strict=True):
+        theta = local_centres(own, k, seed, tries)
+        if len(theta):
+            size = torch.bincount(nearest_centre(own, theta), minlength=len(theta))
+            order = size.argsort(descending=True, stable=True)
+            theta = theta[order[: int((size > 0).sum())]]
+        row[: len(theta)] = theta
+        number.append(len(theta))
+    return Upload(centres, torch.tensor(number))
 
 
 def local_centres(points: Tensor, k: int, seed: int, tries: int) -> Tensor:

@@ -78,7 +78,8 @@ class RunProgressBar:
         if not any("accuracy" in name for name in numbers) and "loss" in numbers:
             parts.append(f"loss {numbers['loss']:.4g}")
         what = " samples" if record.get("counted") == "samples" else ""
-        parts.append(f"clusters {sizes_text(record['sizes'])}{what}")
+        if any(record["sizes"]):  # else nobody was asked in this round
+            parts.append(f"clusters {sizes_text(record['sizes'])}{what}")
         elapsed = time.monotonic() - self.began
         left = elapsed / (done - self.first) * (self.rounds - done)
         parts.append(f"{left // 60:.0f}:{left % 60:02.0f} left")

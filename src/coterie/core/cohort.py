@@ -25,7 +25,7 @@ from coterie.core.samples import as_batch
 from coterie.core.task import Task
 from coterie.tensors.devices import CPU
 from coterie.tensors.lazy import dense, select_rows, to_device
-from coterie.tensors.optimizers import clip_norms
+from coterie.tensors.optimizers import BETAS, clip_norms
 
 
 class BestModel(NamedTuple):
@@ -322,6 +322,7 @@ class Cohort:
         optimizer: str = "sgd",
         momentum: float = 0.9,
         clip: float = 0.0,
+        betas: tuple[float, float] = BETAS,
         state: OptimizerState | None = None,
     ) -> Tensor:
         """Descent of each client on an objective of one's own, from its row of `start` [m, d].
@@ -329,9 +330,9 @@ class Cohort:
         `objective(call, x, y, generator)` gives a scalar from a batch of one client: `call(None,
         x)` runs the network with the client's present parameters, `call("critic", x)` its submodule
         of that name, and `generator` is the client's own. Only `part` moves (running statistics
-        too), so that several networks of one module are trained in turn. The rest is as in
-        `descend`. An optimiser begins anew with every call, unless a `state` is passed from call to
-        call:
+        too), so that several networks of one module are trained in turn. `betas` are those of adam;
+        the rest is as in `descend`. An optimiser begins anew with every call, unless a `state` is
+        passed from call to call:
 
             critic, generator = OptimizerState(), OptimizerState()
             for _ in range(rounds):
@@ -341,7 +342,8 @@ class Cohort:
         Clients are worked on one after another, whatever the kernel.
         """
         address, here = self._next_address(), self._with_data
-        rule, moves = StepRule(lr, optimizer, momentum, clip).check(), self._part(part)
+        rule = StepRule(lr, optimizer, momentum, clip, betas).check()
+        moves = self._part(part)
         some = self if here is None else self.subset(here)
         if not len(some):
             return torch.clone(dense(start))

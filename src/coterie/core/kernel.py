@@ -12,7 +12,7 @@ from torch import Tensor
 from coterie.core import seeds
 from coterie.core.errors import SettingError, did_you_mean
 from coterie.core.rows import Rows
-from coterie.tensors.optimizers import OPTIMIZERS
+from coterie.tensors.optimizers import BETAS, OPTIMIZERS, Optimizer
 
 # (call, x, y, generator) -> what a client minimises, a scalar; see `Cohort.minimise`
 Objective = Callable[[Callable[..., Any], Tensor, Tensor, torch.Generator], Tensor]
@@ -43,6 +43,11 @@ class StepRule(NamedTuple):
     optimizer: str = "sgd"  # or momentum, adam
     momentum: float = 0.9  # of the optimiser of that name
     clip: float = 0.0  # the largest norm of a client's gradient; 0: any
+    betas: tuple[float, float] = BETAS  # of adam
+
+    def begin_optimizer(self) -> Optimizer:
+        """An optimiser that has made no step yet."""
+        return Optimizer(self.optimizer, self.momentum, self.betas)
 
     def check(self) -> StepRule:
         """The rule itself; refuse an optimiser that nobody knows."""
@@ -51,6 +56,8 @@ class StepRule(NamedTuple):
             raise SettingError(
                 f"`optimizer` must be one of {', '.join(OPTIMIZERS)}, got {self.optimizer}{near}"
             )
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise SettingError(f"`betas` must be at least 0 and below 1, got {self.betas}")
         return self
 
 

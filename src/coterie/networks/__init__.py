@@ -6,12 +6,14 @@ this shape and so many outputs. All its randomness comes from PyTorch's generato
 
 from coterie.networks.cnn import CelebaCnn, CifarCnn, FemnistCnn
 from coterie.networks.flows import LinearFlow, RealNvp
+from coterie.networks.gan import Gan
 from coterie.networks.mlp import Linear, Mlp, mlp
 
 __all__ = [
     "CelebaCnn",
     "CifarCnn",
     "FemnistCnn",
+    "Gan",
     "Linear",
     "LinearFlow",
     "Mlp",

@@ -14,13 +14,15 @@ from coterie.core.samples import Ragged
 from coterie.core.task import Task
 from coterie.data.federation import Federation
 from coterie.networks.flows import LinearFlow
+from coterie.networks.gan import Gan
 from coterie.tasks.classification import Classification
+from coterie.tasks.codes import Codes, encodes
 from coterie.tasks.density import Density, gives_log_probabilities
 from coterie.tasks.regression import Regression
 from coterie.tasks.token_classification import TokenClassification
 
 SupervisedTask = Classification | Regression | TokenClassification
-DefaultTask = SupervisedTask | Density
+DefaultTask = SupervisedTask | Density | Codes
 
 
 def default_task(federation: Federation, network: Any) -> DefaultTask:
@@ -28,15 +30,20 @@ def default_task(federation: Federation, network: Any) -> DefaultTask:
 
     Real numbers are a regression, a sequence of labels per sample is a classification of tokens,
     all else one of samples. Whatever the targets, a network that gives one number per sample gives
-    log-probabilities: that is a density. What the network is told of padding is its own `padding`,
+    log-probabilities: that is a density; and one with generator, critic and encoder has codes, with
+    a class for each output. What the network is told of padding is its own `padding`,
     if it has one.
     """
     samples = federation.train
     module = partial(network.module, sample_shape(samples.x), federation.outputs)
     padding = getattr(network, "padding", "lengths")
-    task = task_kind(samples.y)(module, scale=federation.scale, padding=padding)
+    options: dict[str, Any] = {"scale": federation.scale, "padding": padding}
+    task = task_kind(samples.y)(module, **options)
+    if encodes(task.module):
+        build = partial(network.module, sample_shape(samples.x))
+        return Codes(build, classes=federation.outputs, **options)
     if gives_log_probabilities(task, samples.x):
-        return Density(module, scale=federation.scale, padding=padding)
+        return Density(module, **options)
     return task
 
 
@@ -45,6 +52,15 @@ def density_task(federation: Federation, default: Task) -> Task:
     if isinstance(default, Density):
         return default
     task = default_task(federation, LinearFlow())
+    return task.double() if default.layout.dtype == torch.float64 else task
+
+
+def codes_task(federation: Federation, default: Task) -> Codes:
+    """The default if it has codes; else that of `gan`, in the precision of the other."""
+    if isinstance(default, Codes):
+        return default
+    task = default_task(federation, Gan())
+    assert isinstance(task, Codes)
     return task.double() if default.layout.dtype == torch.float64 else task
 
 

@@ -3,7 +3,7 @@
     optimizer   step                                        of torch.optim
     sgd         w - lr g                                    SGD
     momentum    b = momentum b + g,  w - lr b               SGD(momentum=...)
-    adam        moments m, v of g,  w - lr m^ / sqrt(v^)    Adam, with its usual betas
+    adam        moments m, v of g,  w - lr m^ / sqrt(v^)    Adam(betas=...)
 
 Tensors of many models have a leading axis, and every model has its own state; so the same few lines
 serve all kernels.
@@ -20,7 +20,7 @@ from torch import Tensor
 OPTIMIZERS = ("sgd", "momentum", "adam")
 # How many tensors of the size of the gradient each of them carries from step to step.
 SLOTS = {"sgd": 0, "momentum": 1, "adam": 2}
-BETAS, EPS = (0.9, 0.999), 1e-8  # of Adam, as torch.optim has them
+BETAS, EPS = (0.9, 0.999), 1e-8  # of Adam, as torch.optim has them unless it is told others
 CLIP_EPS = 1e-6  # as torch.nn.utils.clip_grad_norm_ has it
 
 
@@ -32,8 +32,10 @@ class Optimizer:
     [4.0, 6.0, 7.0]
     """
 
-    def __init__(self, kind: str = "sgd", momentum: float = 0.9) -> None:
-        self.kind, self.momentum = kind, momentum
+    def __init__(
+        self, kind: str = "sgd", momentum: float = 0.9, betas: tuple[float, float] = BETAS
+    ) -> None:
+        self.kind, self.momentum, self.betas = kind, momentum, betas
         self.steps = 0  # made so far
         self.slots: list[list[Tensor]] = []  # [slot][tensor]
 
@@ -53,9 +55,9 @@ class Optimizer:
 
     def _adam(self, gradient: Tensor, mean: Tensor, square: Tensor) -> Tensor:
         """The direction for one tensor; its two moments are changed in place."""
-        mean.lerp_(gradient, 1 - BETAS[0])
-        square.mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
-        unbiased, scale = (1 - beta**self.steps for beta in BETAS)
+        mean.lerp_(gradient, 1 - self.betas[0])
+        square.mul_(self.betas[1]).addcmul_(gradient, gradient, value=1 - self.betas[1])
+        unbiased, scale = (1 - beta**self.steps for beta in self.betas)
         return mean / (square.sqrt().div_(sqrt(scale)).add_(EPS)).mul_(unbiased)
 
     def restore(self, state: Tensor, tensors: Sequence[Tensor]) -> None:

@@ -172,6 +172,26 @@ def test_a_client_is_the_same_alone_and_in_company():
     torch.testing.assert_close(both[1], second[0])
 
 
+def test_samples_that_are_all_in_a_batch_keep_their_order_in_any_company():
+    """An objective that draws for each of them gives each the same draw."""
+    seen = {}
+
+    def ordered(name):
+        def objective(call, x, y, generator):
+            seen.setdefault(name, []).append(x)
+            return realism(call, x, y, generator)
+
+        return objective
+
+    _, start, together = gan_cohort(sizes=(3, 9))
+    _, _, alone = gan_cohort(sizes=(3, 9))
+    options = {"lr": 0.1, "steps": 2, "batch": 4, "part": "critic"}
+    both = together.minimise(ordered("together"), start, **options)
+    first = alone.subset(torch.tensor([0])).minimise(ordered("alone"), start[:1], **options)
+    assert torch.equal(seen["together"][0], seen["alone"][0])
+    torch.testing.assert_close(both[0], first[0])
+
+
 def test_a_client_left_without_samples_stands_still_and_its_optimiser_too():
     _, start, work = gan_cohort(sizes=(6, 4, 5))
     chosen = torch.ones(3, 6, dtype=torch.bool)
@@ -221,3 +241,5 @@ def test_what_cannot_be_minimised_is_told_in_a_sentence(objective, part, kind, s
         work.minimise(objective, start, part=part, lr=0.1, steps=1)
     with pytest.raises(SettingError, match="`optimizer` must be one of sgd, momentum, adam"):
         work.minimise(deceit, start, lr=0.1, steps=1, optimizer="adma")
+    with pytest.raises(SettingError, match=r"`betas` must be .* below 1, got \(0.9, 1.0\)"):
+        work.minimise(deceit, start, lr=0.1, steps=1, betas=(0.9, 1.0))

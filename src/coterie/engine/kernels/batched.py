@@ -27,7 +27,6 @@ from coterie.engine.kernels.reference import PerClientKernel
 from coterie.engine.kernels.sample_space import SampleSpaceDescent
 from coterie.engine.kernels.shared_models import shared_losses, shared_sample_losses
 from coterie.tensors.lazy import Lazy, SelectedRows, select_rows, slice_rows
-from coterie.tensors.optimizers import Optimizer
 
 
 class BatchedKernel:
@@ -128,7 +127,7 @@ def descend_weights(
     x, y, weight = rows.x, rows.y, full_batch_weights(rows, layout.dtype, descent.weights)
     weights = [piece.clone() for piece in start]
     rule, terms = descent.rule, ObjectiveTerms(layout, descent)
-    optimizer = Optimizer(rule.optimizer, rule.momentum)
+    optimizer = rule.begin_optimizer()
     plain = terms.is_empty and equal and rule.optimizer == "sgd"
     for step in range(max(descent.steps)):
         if batches is not None:

@@ -22,7 +22,6 @@ from coterie.engine.kernels.module_calls import (
     keep_outside,
 )
 from coterie.engine.kernels.objective import ObjectiveTerms
-from coterie.tensors.optimizers import Optimizer
 
 
 def minimise_one(
@@ -41,15 +40,18 @@ def minimise_one(
     trained, carried = copy_tensors(layout, layout.unflatten(model))
     moving = moving_tensors(trained, terms.moves)
     now = list(moving.values())
-    optimizer = Optimizer(rule.optimizer, rule.momentum)
+    optimizer = rule.begin_optimizer()
     if work.state is not None:
         optimizer.restore(work.state[i], now)
     call = caller(task, module, {**trained, **carried})
     for step in range(work.steps[i]):
         batch = torch.arange(len(y), device=y.device)
         if work.batches is not None:
-            batch = work.batches[i][step]
-            batch = batch[batch >= 0]
+            drawn = work.batches[i][step]
+            drawn = drawn[drawn >= 0]
+            # All samples stay in their order, as where no batches are drawn: an objective may draw
+            # for one sample after another.
+            batch = drawn if len(drawn) < len(y) else batch
         value = work.objective(call, x[batch], y[batch], work.generators[i])
         found = differentiate(scalar(value), moving)
         with torch.no_grad():

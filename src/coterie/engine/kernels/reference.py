@@ -27,7 +27,6 @@ from coterie.engine.kernels.module_calls import (
 from coterie.engine.kernels.objective import ObjectiveTerms
 from coterie.tensors.devices import CPU
 from coterie.tensors.lazy import select_rows
-from coterie.tensors.optimizers import Optimizer
 
 
 class PerClientKernel:
@@ -114,7 +113,7 @@ class PerClientKernel:
         trained, carried = copy_tensors(layout, self._tensors(model, x))
         anchor = None if descent.anchor is None else descent.anchor[i]
         rule, terms = descent.rule, ObjectiveTerms(layout, descent._replace(anchor=anchor), lead=0)
-        optimizer = Optimizer(rule.optimizer, rule.momentum)
+        optimizer = rule.begin_optimizer()
         weight = None if descent.weights is None else descent.weights[i, : len(y)]
         for step in range(descent.steps[i]):
             batch: slice | Tensor = slice(None)

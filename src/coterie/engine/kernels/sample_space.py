@@ -251,7 +251,7 @@ class SampleSpaceDescent:
 
     def _optimizer(self) -> Optimizer:
         """A fresh optimiser of the weights above the first layer."""
-        return Optimizer(self.rule.optimizer, self.rule.momentum)
+        return self.rule.begin_optimizer()
 
     def _upper_step(
         self,

@@ -32,7 +32,6 @@ from coterie.engine.kernels.objective import (
 from coterie.engine.kernels.reference import PerClientKernel
 from coterie.tensors.devices import ACCELERATOR_BYTES, CPU
 from coterie.tensors.lazy import as_selected_rows, dense, select_rows, slice_rows
-from coterie.tensors.optimizers import Optimizer
 
 # What the samples that are worked on at a time may occupy: what layers make of them takes many
 # times as much.
@@ -217,7 +216,7 @@ class VmappedKernel:
         batches = MiniBatches.of(descent, layout.dtype, rows.y.device)
         x, y, weight = rows.x, rows.y, full_batch_weights(rows, layout.dtype, descent.weights)
         rule, terms = descent.rule, ObjectiveTerms(layout, descent)
-        optimizer, equal = Optimizer(rule.optimizer, rule.momentum), len(set(descent.steps)) == 1
+        optimizer, equal = rule.begin_optimizer(), len(set(descent.steps)) == 1
         for step in range(max(descent.steps)):
             if batches is not None:
                 weight = batches.weight[:, step]
