@@ -36,7 +36,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.algorithms import sample_sets, uifca_exact, uifca_scaling
+from coterie.algorithms import sample_sets, uifca_exact, uifca_mistakes, uifca_scaling
 from coterie.algorithms.sample_sets import SetSettings
 from coterie.algorithms.steps import Choice, ask_cluster
 from coterie.core import seeds
@@ -129,6 +129,7 @@ class UIFCA(SetSettings):
     measure_samples = uifca_scaling.measure_samples
     measure_losses = uifca_scaling.measure_losses
     measure_sets = uifca_exact.measure_sets
+    measure_mistakes = uifca_mistakes.measure_mistakes
 
     def init(self, start: Start) -> State:
         task = uifca_exact.check_density(self.fit, start.task)
@@ -168,7 +169,8 @@ class UIFCA(SetSettings):
             mean = up.sum("loss").view(r, k).sum(1) / size.sum(1).clamp_min(1)
             loss = mean.to(loss.dtype).nan_to_num(nan=largest(loss), posinf=largest(loss))
         after = now._replace(models=models, loss=loss, rounds=state.rounds + 1)
-        info = Info(ids, None, k, {"cluster_round": number + 1}, weights=size[int(loss.argmin())])
+        metrics = {"cluster_round": number + 1, **self._mistakes(models, sets, number, clients)}
+        info = Info(ids, None, k, metrics, weights=size[int(loss.argmin())])
         return after.keep_best() if number >= self.restart_rounds else after, info
 
     def serve(self, state: State, clients: Clients) -> Serving:
@@ -236,6 +238,15 @@ class UIFCA(SetSettings):
             "number": torch.tensor(number),
             "seed": state.seed,
         }
+
+    def _mistakes(
+        self, models: Tensor, sets: dict[str, Tensor], number: int, clients: Clients
+    ) -> dict[str, float]:
+        """What models [1, k, d] make of mistakes, as long as they are those of the start."""
+        if self.start != "truth" or not self.start_errors or number:
+            return {}
+        sent = {name: sets[name] for name in ("chosen", "number", "seed")}
+        return uifca_mistakes.ask_mistakes(self.measure_mistakes, models[0], clients, **sent)
 
     def _constants(self, models: Tensor, clients: Clients) -> Tensor:
         """What is subtracted from losses under models [r, k, d]: 0, or their means [r, k]."""
