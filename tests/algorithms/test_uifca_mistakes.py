@@ -15,10 +15,10 @@ SENT = {"chosen": torch.zeros(0, 1), "number": torch.tensor(0), "seed": torch.te
 MODELS = torch.tensor([[1.0, 0, 0, 1], [1.0, -4, 0, 1]]).double()
 
 
-def clients(*pairs):
+def clients(*pairs, ids=None):
     data = [(torch.tensor(x).double()[:, None], torch.tensor(y)) for x, y in pairs]
     federation = Federation.from_clients(data)
-    return Simulator(federation.train, Density(LinearFlowModule([1]).double())).at("round")
+    return Simulator(federation.train, Density(LinearFlowModule([1]).double())).at("round", ids=ids)
 
 
 def ask(algorithm, *pairs):
@@ -51,7 +51,7 @@ def test_samples_in_a_wrong_set_are_told_from_the_others():
 
 
 def test_nobody_answers():
-    nobody = clients(([0.0], [0])).among(torch.arange(0))
+    nobody = clients(([0.0], [0]), ids=torch.arange(0))
     assert ask_mistakes(UIFCA(k=2, start="truth").measure_mistakes, MODELS, nobody, **SENT) == {}
 
 
