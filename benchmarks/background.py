@@ -5,10 +5,11 @@
 A run is a folder that a line of `coterie reproduce uifca/table2` left: two RealNVPs with
 convolutions, one trained on digit 2 and one on digit 3. log p(x) is a sum over pixels, of -z^2 / 2
 and of the logarithms s of the scales of all couplings; what the pixels' logits add is the same
-under both models. So the difference of the losses of an image is cut into that of pixels that are
-background, below 0.01, and of all others. For every run there are the means of both parts over the
-images of each digit, in nats, and the share of images that are given their own model: as it is, with
-the mean loss under each model subtracted (constant=removed), and by the strokes alone.
+under both models. So the loss under the first model less that under the second is cut into a part
+of the background, pixels below 0.01, and one of all others. For every run there are the means of
+both parts over the images of each digit, in nats, and the share of images that are given their own
+model: as it is, with the mean loss under each model subtracted (constant=removed), and by the
+strokes alone.
 """
 
 from __future__ import annotations
