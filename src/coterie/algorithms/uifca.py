@@ -39,6 +39,7 @@ from torch import Tensor
 from coterie.algorithms import sample_sets, uifca_exact, uifca_mistakes, uifca_scaling
 from coterie.algorithms.sample_sets import SetSettings
 from coterie.algorithms.steps import Choice, ask_cluster
+from coterie.algorithms.uifca_scaling import largest
 from coterie.core import seeds
 from coterie.core.algorithm import Info, Serving, Start, Traits
 from coterie.core.clients import Clients, on_client
@@ -169,8 +170,8 @@ class UIFCA(SetSettings):
             mean = up.sum("loss").view(r, k).sum(1) / size.sum(1).clamp_min(1)
             loss = mean.to(loss.dtype).nan_to_num(nan=largest(loss), posinf=largest(loss))
         after = now._replace(models=models, loss=loss, rounds=state.rounds + 1)
-        metrics = {"cluster_round": number + 1, **self._mistakes(models, sets, number, clients)}
-        info = Info(ids, None, k, metrics, weights=size[int(loss.argmin())])
+        told = {"cluster_round": number + 1, **uifca_mistakes.of_start(self, models, clients, sets)}
+        info = Info(ids, None, k, told, weights=size[int(loss.argmin())])
         return after.keep_best() if number >= self.restart_rounds else after, info
 
     def serve(self, state: State, clients: Clients) -> Serving:
@@ -239,23 +240,9 @@ class UIFCA(SetSettings):
             "seed": state.seed,
         }
 
-    def _mistakes(
-        self, models: Tensor, sets: dict[str, Tensor], number: int, clients: Clients
-    ) -> dict[str, float]:
-        """What models [1, k, d] make of mistakes, as long as they are those of the start."""
-        if self.start != "truth" or not self.start_errors or number:
-            return {}
-        sent = {name: sets[name] for name in ("chosen", "number", "seed")}
-        return uifca_mistakes.ask_mistakes(self.measure_mistakes, models[0], clients, **sent)
-
     def _constants(self, models: Tensor, clients: Clients) -> Tensor:
         """What is subtracted from losses under models [r, k, d]: 0, or their means [r, k]."""
         if self.constant == "kept":
             return models.new_zeros(models.shape[:2])
         ask = uifca_scaling.ask_mean_losses
         return ask(self.measure_losses, models.flatten(0, 1), clients).view(models.shape[:2])
-
-
-def largest(like: Tensor) -> float:
-    """The largest number of a tensor's type, for a loss that is not known or infinite."""
-    return float(torch.finfo(like.dtype).max)

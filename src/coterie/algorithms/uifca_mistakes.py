@@ -51,6 +51,19 @@ def mean_by_place(values: Tensor, weight: Tensor, size: Tensor) -> Tensor:
     return sample_sets.divide(total, size)[:, :, None]
 
 
+def of_start(
+    algorithm: Any, models: Tensor, clients: Clients, sets: dict[str, Tensor]
+) -> dict[str, float]:
+    """Metrics of models [1, k, d] on the mistakes that the start made, as long as sets are its own.
+
+    `sets` is what clients are sent to make these. Nothing where none are made on purpose.
+    """
+    if algorithm.start != "truth" or not algorithm.start_errors or int(sets["number"]):
+        return {}
+    sent = {name: sets[name] for name in ("chosen", "number", "seed")}
+    return ask_mistakes(algorithm.measure_mistakes, models[0], clients, **sent)
+
+
 def ask_mistakes(step: Any, models: Tensor, clients: Clients, **sent: Tensor) -> dict[str, float]:
     """Metrics of models [k, d] on the samples that are in the right set and in a wrong one.
 
