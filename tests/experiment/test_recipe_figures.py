@@ -59,6 +59,13 @@ def test_a_panel_has_a_curve_for_each_entry_and_metric():
     assert (two.y_label, two.log) == ("purity, loss", "y")
 
 
+def test_an_axis_may_count_the_steps_of_rounds():
+    curve = {"round": [1, 3], "mean": [0.1, 0.2], "deviation": [0.0, 0.1]}
+    panel = CurvePanel("one", ["purity"], per_round=20)
+    (drawn,) = panels_of({"curves": {"p = 0": {"purity": curve}}}, [panel], each=entries("p = 0"))
+    assert list(drawn.series[0].x) == [20, 60]
+
+
 def test_panels_without_numbers_are_left_out():
     panel = CurvePanel("one", ["purity"])
     rate = Rate("fresh", "m = {m}", "m", -0.5)

@@ -112,7 +112,7 @@ def first_label(
     drawn = draw_label(cohort, k, int(seed), "sets", r)
     if settings.start != "truth":
         return drawn
-    true = fill_rows(pad_sequence([y for _, y in cohort], batch_first=True) % k, cohort)[:, :, None]
+    true = true_label(cohort, k)[:, :, None]
     errors = torch.stack(
         [
             torch.rand(cohort.mask.shape[1], generator=each) < settings.start_errors
@@ -120,6 +120,11 @@ def first_label(
         ]
     )
     return torch.where(errors[:, :, None], drawn, true)
+
+
+def true_label(cohort: Cohort, k: int) -> Tensor:
+    """The set [m, n] of each sample by its label, of which there may be more than sets."""
+    return fill_rows(pad_sequence([y for _, y in cohort], batch_first=True) % k, cohort)
 
 
 def fill_rows(label: Tensor, cohort: Cohort) -> Tensor:

@@ -36,9 +36,10 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.algorithms import sample_sets, uifca_exact, uifca_scaling
+from coterie.algorithms import sample_sets, uifca_exact, uifca_mistakes, uifca_scaling
 from coterie.algorithms.sample_sets import SetSettings
 from coterie.algorithms.steps import Choice, ask_cluster
+from coterie.algorithms.uifca_scaling import largest
 from coterie.core import seeds
 from coterie.core.algorithm import Info, Serving, Start, Traits
 from coterie.core.clients import Clients, on_client
@@ -131,6 +132,7 @@ class UIFCA(SetSettings):
     measure_samples = uifca_scaling.measure_samples
     measure_losses = uifca_scaling.measure_losses
     measure_sets = uifca_exact.measure_sets
+    measure_mistakes = uifca_mistakes.measure_mistakes
 
     def init(self, start: Start) -> State:
         task = uifca_exact.check_density(self.fit, start.task)
@@ -169,7 +171,8 @@ class UIFCA(SetSettings):
             mean = up.sum("loss").view(r, k).sum(1) / size.sum(1).clamp_min(1)
             loss = mean.to(loss.dtype).nan_to_num(nan=largest(loss), posinf=largest(loss))
         after = now._replace(models=models, loss=loss, rounds=state.rounds + 1)
-        info = Info(ids, None, k, {"cluster_round": number + 1}, weights=size[int(loss.argmin())])
+        told = {"cluster_round": number + 1, **uifca_mistakes.of_start(self, models, clients, sets)}
+        info = Info(ids, None, k, told, weights=size[int(loss.argmin())])
         return after.keep_best() if number >= self.restart_rounds else after, info
 
     def serve(self, state: State, clients: Clients) -> Serving:
@@ -252,8 +255,3 @@ class UIFCA(SetSettings):
             return models.new_zeros(models.shape[:2])
         ask = uifca_scaling.ask_mean_losses
         return ask(self.measure_losses, models.flatten(0, 1), clients).view(models.shape[:2])
-
-
-def largest(like: Tensor) -> float:
-    """The largest number of a tensor's type, for a loss that is not known or infinite."""
-    return float(torch.finfo(like.dtype).max)

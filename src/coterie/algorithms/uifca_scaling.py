@@ -66,3 +66,8 @@ def ask_mean_losses(step: Any, models: Tensor, clients: Clients) -> Tensor:
     fold = WeightedRows(len(models), "size", updates={"loss": 1})
     _, up = clients.run(step, fold=fold, models=models)
     return (up.sum("loss")[:, 0] / up.weights.clamp_min(1)).to(models.dtype)
+
+
+def largest(like: Tensor) -> float:
+    """The largest number of a tensor's type, for a loss that is not known or infinite."""
+    return float(torch.finfo(like.dtype).max)

@@ -5,6 +5,7 @@
     metrics = ["purity"]
     entries = ["p = 0", "p = 1"]    # without it, all of them
     log = "y"                       # without it, both axes are linear
+    per_round = 20                  # training steps of a round, where the axis is to count these
 
 `coterie reproduce` keeps the means over seeds beside the other numbers, and draws the picture from
 those: `recipes/PAPER/NAME-quick.svg` or `-full.svg`.
@@ -35,6 +36,7 @@ class CurvePanel:
     metrics: Sequence[str]
     entries: Sequence[str] = ()  # names; all of them if empty
     log: str = ""  # the axes that are logarithmic, as in y
+    per_round: int = 1  # of what the axis counts
     x_label: str = "round"
     y_label: str = ""
 
@@ -56,7 +58,8 @@ class CurvePanel:
             curve = curves[name][metric]
             label = name if len(self.metrics) == 1 else f"{name}, {metric}"
             deviation = curve["deviation"] if any(curve["deviation"]) else []
-            series.append(Series(label, curve["round"], curve["mean"], deviation, marks=False))
+            x = [self.per_round * number for number in curve["round"]]
+            series.append(Series(label, x, curve["mean"], deviation, marks=False))
         y_label = self.y_label or ", ".join(self.metrics)
         return Panel(self.title, series, self.x_label, y_label, self.log)
 
