@@ -17,7 +17,8 @@ def test_every_entry_can_be_run_and_every_name_is_known(recipe):
     for mode in recipes.MODES:
         assert recipe.minutes[mode] > 0
         for entry in recipe.select_entries(mode).values():
-            make_plan([*entry.words(mode), "seed=0"])
+            for words in entry.words(mode, 0):
+                make_plan(list(words))
     for entry in recipe.entries:
         assert set(entry.tolerance) <= set(entry.published)
     for order in recipe.order:
@@ -140,9 +141,10 @@ def test_a_recipe_is_run_and_its_numbers_are_kept(tiny, capsys):
 
 def test_quick_settings_take_the_place_of_the_full_ones(tiny):
     recipe = recipes.find_recipe("nobody/table0")
-    assert recipe.entries[0].words("full")[-1] == "rounds=3"
-    assert recipe.entries[0].words("quick")[-1] == "rounds=2"
-    assert "rounds=3" not in recipe.entries[0].words("quick")
+    (full,), (quick,) = (recipe.entries[0].words(mode, 7) for mode in ("full", "quick"))
+    assert full[-2:] == ("rounds=3", "seed=7")
+    assert quick[-2:] == ("rounds=2", "seed=7")
+    assert "rounds=3" not in quick
     assert [entry.name for entry in recipe.select_entries("quick").values()] == ["local"]
 
 
@@ -224,8 +226,48 @@ def test_an_entry_stands_for_one_of_each(tiny):
     assert [entry.name for entry in recipe.entries] == ["R = 0.1", "R = 1", "R = 2"]
     assert [entry.name for entry in recipe.select_entries("quick").values()] == ["R = 0.1", "R = 2"]
     last = recipe.entries[2]
-    assert last.words("full") == ["ifca", "linear-mixture", "separation=2", "samples=70"]
-    assert last.words("quick") == ["ifca", "linear-mixture", "separation=2", "samples=7"]
+    run = ("ifca", "linear-mixture", "separation=2")
+    assert last.words("full", 1) == [(*run, "samples=70", "seed=1")]
+    assert last.words("quick", 1) == [(*run, "samples=7", "seed=1")]
+
+
+POOL = """
+item = "Figure 0"
+title = "a test"
+paper = "nobody"
+seeds = 2
+minutes = { quick = 1, full = 1 }
+
+[[entry]]
+name = "p = {p}"
+run = "k-fed mnist-representations heterogeneity={p} digit={digit} network_seed={seed}"
+quick = "samples={few}"
+pool = [{ digit = 2, few = 9 }, { digit = 3, few = 8 }]
+each = [{ p = 0, published = { purity = 0.5 } }, { p = 1, published = { purity = 0.9 } }]
+"""
+
+
+def test_an_entry_that_pools_has_a_run_for_each_and_their_mean(tiny):
+    path = tiny / "recipes" / "nobody" / "figure0.toml"
+    path.write_text(POOL)
+    recipe = recipes.find_recipe("nobody/figure0")
+    assert [entry.published["purity"] for entry in recipe.entries] == [0.5, 0.9]
+    jobs = recipe.jobs("full", 2, tiny, "p = 1")
+    common = ("k-fed", "mnist-representations", "heterogeneity=1")
+    assert [job.words for job in jobs] == [
+        (*common, f"digit={digit}", f"network_seed={seed}", f"seed={seed}")
+        for seed in (0, 1)
+        for digit in (2, 3)
+    ]
+    assert len({job.folder for job in jobs}) == 4
+    assert recipe.entries[0].words("quick", 0)[1][-2:] == ("samples=8", "seed=0")
+    purities = [0.1, 0.2, 0.5, 0.8, 1.0, 1.0, 0.5, 0.5]  # by p, by seed, by digit
+    results = [{"metrics": {"purity": purity}} for purity in purities]
+    numbers = recipe.numbers("full", 2, results)
+    assert numbers["p = 0"]["purity"] == pytest.approx((0.4, 0.5 / 2**0.5))
+    assert numbers["p = 1"]["purity"] == pytest.approx((0.75, 0.5 / 2**0.5))
+    failed = recipe.numbers("full", 2, [None, *results[1:]])
+    assert set(failed) == {"p = 1"}
 
 
 def test_metrics_without_a_published_number_are_shown_and_give_the_order(tiny):

@@ -2,9 +2,11 @@
 
 A recipe is `recipes/PAPER/NAME.toml`. Each of its entries is a line of `coterie run`, what the
 paper prints for it, and how near ours should come. An entry with `each`, a list of tables, stands
-for one entry for each of them, their values filled in where {name} stands; those that say
-`quick = false` are left out of the quick mode. `coterie reproduce` runs the entries and keeps what
-it measured in `recipes/PAPER/NAME.json`. A recipe may ask for the slopes of numbers (`rates.py`)
+for one entry for each of them, their values filled in where {name} stands; they may have what was
+`published` for them, and those that say `quick = false` are left out of the quick mode. An entry
+with `pool`, such a list too, is one line of the paper that is a mean over several runs. Where
+{seed} stands the seed is filled in. `coterie reproduce` runs the entries and keeps what it measured
+in `recipes/PAPER/NAME.json`. A recipe may ask for the slopes of numbers (`rates.py`)
 and for curves (`recipe_figures.py`), which are drawn beside it. All tables and figures of the
 papers, also those without a recipe, are in `recipes/papers.toml`.
 """
@@ -40,19 +42,27 @@ class Entry:
     """One line of a table: what is run, what was published, how near is near enough."""
 
     name: str
-    run: str  # words of `coterie run`, without the seed
+    run: str  # words of `coterie run`, without the seed, before values are filled in
     quick: str | None  # settings that make it quick; None: left out in quick mode
     published: dict[str, float]
     tolerance: dict[str, float]
     template: str = ""  # its name before values were filled in
     values: dict[str, Any] = field(default_factory=dict)  # these values
+    pool: Sequence[dict[str, Any]] = ({},)  # further values: a run for each, whose mean is meant
 
-    def words(self, mode: str) -> list[str]:
-        """The words of `coterie run`; in quick mode with the settings that make it quick."""
-        words = shlex.split(self.run)
+    def words(self, mode: str, seed: int) -> list[tuple[str, ...]]:
+        """The words of `coterie run` of every run with a seed; in quick mode what makes it quick."""
+        return [
+            (*self._words(mode, {**self.values, **pooled, "seed": seed}), f"seed={seed}")
+            for pooled in self.pool
+        ]
+
+    def _words(self, mode: str, values: dict[str, Any]) -> list[str]:
+        words = shlex.split(self.run.format(**values))
         if mode == "full":
             return words
-        changed = dict(word.split("=", 1) for word in shlex.split(self.quick or ""))
+        quick = shlex.split((self.quick or "").format(**values))
+        changed = dict(word.split("=", 1) for word in quick)
         kept = [word for word in words if word.partition("=")[0] not in changed]
         return kept + [f"{key}={value}" for key, value in changed.items()]
 
@@ -60,15 +70,15 @@ class Entry:
     def expand(cls, raw: dict[str, Any]) -> Iterator[Entry]:
         """The entries that an `[[entry]]` of a recipe stands for."""
         for values in raw.get("each", [{}]):
-            quick = raw.get("quick") if values.get("quick", True) else None
             yield cls(
                 raw["name"].format(**values),
-                raw["run"].format(**values),
-                None if quick is None else quick.format(**values),
-                raw.get("published", {}),
+                raw["run"],
+                raw.get("quick") if values.get("quick", True) else None,
+                values.get("published", raw.get("published", {})),
                 raw.get("tolerance", {}),
                 raw["name"],
                 values,
+                raw.get("pool", [{}]),
             )
 
 
@@ -125,9 +135,10 @@ class Recipe:
         """Every run of the chosen entries, entry by entry and seed by seed."""
         place = folder / f"{self.name.replace('/', '-')}-{mode}"
         return [
-            Job((*entry.words(mode), f"seed={seed}"), place / f"{number:02d}-seed{seed}")
+            Job(words, place / f"{number:02d}-seed{seed}{f'-{i}' if i else ''}")
             for number, entry in self.select_entries(mode, only).items()
             for seed in range(seeds)
+            for i, words in enumerate(entry.words(mode, seed))
         ]
 
     @property
@@ -180,7 +191,7 @@ class Recipe:
         jobs = iter(self.jobs(mode, seeds, folder, only))
         found = {}
         for entry in self.select_entries(mode, only).values():
-            mine = list(itertools.islice(jobs, seeds))
+            mine = list(itertools.islice(jobs, seeds * len(entry.pool)))
             if all(job.result is not None for job in mine):
                 found[entry.name] = [job.folder for job in mine]
         return found
@@ -191,18 +202,21 @@ class Recipe:
         """Mean and standard deviation of every metric of the chosen entries, over the seeds.
 
         An entry of which a run failed has none, and no metric that is not finite in every run.
+        Where an entry pools runs, a seed gives their mean.
         """
         pending = iter(results)
         found: dict[str, dict[str, Number]] = {}
         for entry in self.select_entries(mode, only).values():
-            runs = [result["metrics"] for result in itertools.islice(pending, seeds) if result]
-            if len(runs) < seeds:
+            pool, all_runs = len(entry.pool), seeds * len(entry.pool)
+            runs = [result["metrics"] for result in itertools.islice(pending, all_runs) if result]
+            if len(runs) < all_runs:
                 continue
             found[entry.name] = {
-                name: (mean(values), stdev(values) if seeds > 1 else 0.0)
+                name: (mean(means), stdev(means) if seeds > 1 else 0.0)
                 for name in runs[0]
                 for values in [finite_metrics(runs, name)]
-                if len(values) == seeds
+                if len(values) == all_runs
+                for means in [[mean(values[i : i + pool]) for i in range(0, all_runs, pool)]]
             }
         return found
 
