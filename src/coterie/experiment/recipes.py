@@ -51,7 +51,7 @@ class Entry:
     pool: Sequence[dict[str, Any]] = ({},)  # further values: a run for each, whose mean is meant
 
     def words(self, mode: str, seed: int) -> list[tuple[str, ...]]:
-        """The words of `coterie run` of every run with a seed; in quick mode what makes it quick."""
+        """The words of `coterie run` of every run with a seed, in a mode."""
         return [
             (*self._words(mode, {**self.values, **pooled, "seed": seed}), f"seed={seed}")
             for pooled in self.pool
