@@ -7,7 +7,7 @@ from coterie.networks.gan import Gan
 
 @pytest.mark.parametrize("shape", [[5], [4, 6], [3, 4, 4]])
 def test_what_goes_in_and_out_of_the_three_networks(shape):
-    module = Gan(hidden=7, noise=3).module(shape, 2)
+    module = Gan(hidden=7, latent=3).module(shape, 2)
     made = module.generator(torch.randn(6, 5))
     assert made.shape == (6, *shape)
     assert module.critic(made).shape == (6, 1)
@@ -24,13 +24,13 @@ def test_images_have_wider_networks_than_vectors():
 
 def test_pixels_are_from_0_to_1_and_vectors_are_any_numbers():
     for shape, bounded in (([2, 2], True), ([4], False)):
-        module = Gan(hidden=4, noise=1).module(shape, 1)
+        module = Gan(hidden=4, latent=1).module(shape, 1)
         made = module.generator(1000 * torch.randn(50, 2))
         assert bool(((made >= 0) & (made <= 1)).all()) == bounded
 
 
 def test_a_code_is_noise_and_probabilities_less_the_centre():
-    module = Gan(hidden=4, noise=2).module([3], 3)
+    module = Gan(hidden=4, latent=2).module([3], 3)
     for weight in module.encoder.parameters():
         weight.data.zero_()
     module.encoder[-1].bias.data = (

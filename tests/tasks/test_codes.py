@@ -10,7 +10,7 @@ from coterie.tasks.defaults import codes_task, default_task
 
 
 def build(classes):
-    return Gan(hidden=6, noise=2).module([3], classes)
+    return Gan(hidden=6, latent=2).module([3], classes)
 
 
 def test_the_loss_is_the_squared_distance_of_the_code_from_the_centre():
@@ -77,11 +77,11 @@ def test_what_has_no_codes_is_refused():
 def test_a_network_with_an_encoder_has_codes_whatever_the_targets():
     for targets in ([0, 1, 2, 0], [0.5, 1.0, 2.0, 0.0]):
         data = Federation.from_clients([(torch.rand(4, 2, 2), torch.tensor(targets))] * 2)
-        task = default_task(data, Gan(hidden=4, noise=2))
+        task = default_task(data, Gan(hidden=4, latent=2))
         assert isinstance(task, Codes)
         assert codes_task(data, task) is task
         other = codes_task(data, default_task(data, Mlp(hidden=3)).double())
-        assert (other.noise, other.layout.dtype) == (Gan().noise, torch.float64)
+        assert (other.noise, other.layout.dtype) == (Gan().latent, torch.float64)
 
 
 def test_any_algorithm_may_train_a_network_with_codes():

@@ -177,7 +177,7 @@ class UIFCA(SetSettings):
 
     def serve(self, state: State, clients: Clients) -> Serving:
         models = state.keep_best().models
-        constants = self._constants(models, clients)[0]
+        constants = uifca_scaling.ask_constants(self, models, clients)[0]
         asked = ask_cluster(self.choose, clients, models=models[0], constants=constants)
         return Serving(models[0], *asked, label=partial(self.label, constants=constants))
 
@@ -217,7 +217,7 @@ class UIFCA(SetSettings):
 
     def _assign(self, state: State, clients: Clients) -> State:
         """The state in which models make the sets of a new cluster round, and others are fitted."""
-        constants, models = self._constants(state.models, clients), state.models
+        constants, models = uifca_scaling.ask_constants(self, state.models, clients), state.models
         if self.fresh and self.fit == "descent":
             draw = clients.task.draw(clients.generator("fresh")).to(models.dtype)
             task = uifca_exact.check_density(self.fit, clients.task)
@@ -248,10 +248,3 @@ class UIFCA(SetSettings):
             "number": torch.tensor(number),
             "seed": state.seed,
         }
-
-    def _constants(self, models: Tensor, clients: Clients) -> Tensor:
-        """What is subtracted from losses under models [r, k, d]: 0, or their means [r, k]."""
-        if self.constant == "kept":
-            return models.new_zeros(models.shape[:2])
-        ask = uifca_scaling.ask_mean_losses
-        return ask(self.measure_losses, models.flatten(0, 1), clients).view(models.shape[:2])

@@ -68,6 +68,14 @@ def ask_mean_losses(step: Any, models: Tensor, clients: Clients) -> Tensor:
     return (up.sum("loss")[:, 0] / up.weights.clamp_min(1)).to(models.dtype)
 
 
+def ask_constants(algorithm: Any, models: Tensor, clients: Clients) -> Tensor:
+    """What is subtracted from losses under models [r, k, d]: 0, or their means [r, k]."""
+    if algorithm.constant == "kept":
+        return models.new_zeros(models.shape[:2])
+    means = ask_mean_losses(algorithm.measure_losses, models.flatten(0, 1), clients)
+    return means.view(models.shape[:2])
+
+
 def largest(like: Tensor) -> float:
     """The largest number of a tensor's type, for a loss that is not known or infinite."""
     return float(torch.finfo(like.dtype).max)

@@ -24,12 +24,12 @@ class Gan(Settings):
         "width of the two hidden layers of each perceptron; 0: 256 for images, 64 for vectors",
         at_least(0),
     )
-    noise: int = setting(10, "numbers of noise that a sample is made of", at_least(1))
+    latent: int = setting(10, "numbers of noise that a sample is made of", at_least(1))
 
     def module(self, shape: Sequence[int], outputs: int) -> nn.Module:
         """The three networks, with as many classes as outputs."""
         hidden = self.hidden or (256 if len(shape) > 1 else 64)
-        return GanModule(shape, outputs, self.noise, hidden)
+        return GanModule(shape, outputs, self.latent, hidden)
 
 
 class GanModule(nn.Module):
