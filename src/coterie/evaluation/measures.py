@@ -15,8 +15,26 @@ OF_SAMPLES = ("accuracy", "accuracy_macro", "f1", "f1_macro", "loss")
 OF_CLUSTERS = ("clusters", "ari", "nmi", "purity")
 OF_TRUTH = ("distance", "distance_nearest", "success", "success_nearest")
 OF_COPIES = ("success_any", "success_any_nearest")
+OF_ATTACKS = (
+    "attackers_accuracy",
+    "attackers_loss",
+    "attackers_train_accuracy",
+    "attackers_train_loss",
+    "attacker_share",
+    "excluded",
+    "detection_precision",
+    "detection_recall",
+    "false_exclusion",
+)
 FIXED_METRICS = frozenset(
-    [*OF_SAMPLES, *(f"train_{name}" for name in OF_SAMPLES), *OF_CLUSTERS, *OF_TRUTH, *OF_COPIES]
+    [
+        *OF_SAMPLES,
+        *(f"train_{name}" for name in OF_SAMPLES),
+        *OF_CLUSTERS,
+        *OF_TRUTH,
+        *OF_COPIES,
+        *OF_ATTACKS,
+    ]
 )
 
 

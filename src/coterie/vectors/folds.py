@@ -155,18 +155,23 @@ class ByCluster:
         assert self.by_size or largest_weight == 1, "without `by_size` every client weighs 1"
         return joint_bound(self, limits, largest_weight)
 
+    def clusters(self, ids: Tensor, upload: Any, sent: Message) -> Tensor:
+        """The cluster of each client, [m]: as it says itself, or as the server finds it."""
+        check_roles(self, upload)
+        if self.assign is not None:
+            return self.assign.clusters(ids, upload, sent)
+        own = field_of_role(upload.__class__, Role.CLUSTER)
+        assert own is not None, f"{type(upload)} has no field with the role Cluster"
+        found: Tensor = getattr(upload, own)
+        return found
+
     def _members(self, ids: Tensor, upload: Any, sent: Message) -> tuple[Tensor, Tensor]:
         """The cluster of each client [m], and [k, m] whose row j has the weights of those in j.
 
         So a sum is one product.
         """
-        own, size = (field_of_role(upload.__class__, role) for role in (Role.CLUSTER, Role.SIZE))
-        check_roles(self, upload)
-        if self.assign is not None:
-            cluster = self.assign.clusters(ids, upload, sent)
-        else:
-            assert own is not None, f"{type(upload)} has no field with the role Cluster"
-            cluster = getattr(upload, own)
+        size = field_of_role(upload.__class__, Role.SIZE)
+        cluster = self.clusters(ids, upload, sent)
         member = torch.zeros(self.k, len(ids), dtype=torch.float64, device=cluster.device)
         weight: Tensor | float = 1.0
         if self.by_size:
