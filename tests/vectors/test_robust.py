@@ -22,16 +22,16 @@ def test_the_median_of_every_coordinate():
 
 def test_the_trimmed_mean_leaves_out_f_at_each_end():
     # Without the two smallest and largest: 1, 1, 1.5 and 1, 1, 1.5.
-    assert robust.trimmed_mean(ROWS, 2).tolist() == pytest.approx([3.5 / 3, 3.5 / 3])
-    assert torch.allclose(robust.trimmed_mean(ROWS, 0), ROWS.mean(0))
+    assert robust.coordinate_trimmed_mean(ROWS, 2).tolist() == pytest.approx([3.5 / 3, 3.5 / 3])
+    assert torch.allclose(robust.coordinate_trimmed_mean(ROWS, 0), ROWS.mean(0))
     with pytest.raises(AssertionError, match="at most 3 can be trimmed"):
-        robust.trimmed_mean(ROWS, 4)
+        robust.coordinate_trimmed_mean(ROWS, 4)
 
 
 def test_columns_are_sorted_in_blocks_as_they_are_whole():
     rows = random_rows()
     inner = rows.sort(0).values[3:8].mean(0)
-    assert torch.allclose(robust.trimmed_mean(rows, 3), inner, atol=1e-6)
+    assert torch.allclose(robust.coordinate_trimmed_mean(rows, 3), inner, atol=1e-6)
     some = torch.tensor([0, 2, 5, 9])
     middle = rows[some].sort(0).values[1:3].mean(0)
     assert torch.allclose(robust.coordinate_median(rows, some), middle, atol=1e-6)
@@ -41,7 +41,7 @@ def test_krum_takes_the_row_with_the_nearest_neighbours():
     # Squared distances to the 4 nearest others: (1, 1): .5 + .5 + 1 + 1 = 3; (1.5, .5): .5 + .5 + 2
     # + 2.5 = 5.5, and (.5, 1.5) the same; (1, 2): 1 + 2 + .5 + 2.5 = 6, and (2, 1) the same.
     assert robust.krum(ROWS, 2).tolist() == [1.0, 1.0]
-    scores = robust.krum_scores(robust.squared_distances(ROWS), 2)
+    scores = robust.krum_scores(robust.pairwise_squares(ROWS), 2)
     assert scores[1:6].tolist() == pytest.approx([3.0, 5.5, 5.5, 6.0, 6.0])
 
 
@@ -95,7 +95,7 @@ def test_clipping_shortens_long_rows_only():
     "rule",
     [
         robust.coordinate_median,
-        lambda rows: robust.trimmed_mean(rows, 2),
+        lambda rows: robust.coordinate_trimmed_mean(rows, 2),
         lambda rows: robust.krum(rows, 2),
         lambda rows: robust.multi_krum(rows, 2),
         lambda rows: robust.bulyan(rows, 2),
@@ -116,7 +116,7 @@ def test_no_minority_moves_them_far():
     clean = random_rows(15, 200)
     rules = {
         "median": robust.coordinate_median,
-        "trimmed": lambda rows: robust.trimmed_mean(rows, 3),
+        "trimmed": lambda rows: robust.coordinate_trimmed_mean(rows, 3),
         "krum": lambda rows: robust.krum(rows, 3),
         "multi-krum": lambda rows: robust.multi_krum(rows, 3),
         "bulyan": lambda rows: robust.bulyan(rows, 3),
@@ -135,7 +135,7 @@ def test_each_equals_byzfl():
         rows = random_rows(11, 60, seed).double()
         pairs = [
             (robust.coordinate_median(rows), byzfl.Median()(rows)),
-            (robust.trimmed_mean(rows, 3), byzfl.TrMean(f=3)(rows)),
+            (robust.coordinate_trimmed_mean(rows, 3), byzfl.TrMean(f=3)(rows)),
             (robust.krum(rows, 3), byzfl.Krum(f=3)(rows)),
             (robust.multi_krum(rows, 3), byzfl.MultiKrum(f=3)(rows)),
         ]

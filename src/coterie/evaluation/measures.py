@@ -21,6 +21,7 @@ OF_ATTACKS = (
     "attackers_train_accuracy",
     "attackers_train_loss",
     "attacker_share",
+    "attacking_teachers",
     "excluded",
     "detection_precision",
     "detection_recall",

@@ -90,6 +90,9 @@ class Training:
             name = type(self.algorithm).__name__
             raise SettingError(f"`initial` must be left out: {name} begins with no model")
         self.teachers = start.teachers
+        attackers = self.participants.attackers
+        if attackers is not None and self.teachers:
+            self.own_metrics["attacking_teachers"] = float(attackers[self.teachers].sum())
         self.participants.take_excluded()  # in the start; rounds have records of their own
         self.start_bytes = [self.bytes.total("down"), self.bytes.total("up")]
         self.start_seconds = time.perf_counter() - began

@@ -36,13 +36,13 @@ def coordinate_median(rows: Tensor, members: Tensor | None = None) -> Tensor:
     >>> coordinate_median(torch.tensor([[1.0, 9.0], [2.0, 8.0], [900.0, -900.0]])).tolist()
     [2.0, 8.0]
     """
-    return trimmed_mean(rows, (count_rows(rows, members) - 1) // 2, members)
+    return coordinate_trimmed_mean(rows, (count_rows(rows, members) - 1) // 2, members)
 
 
-def trimmed_mean(rows: Tensor, f: int, members: Tensor | None = None) -> Tensor:
+def coordinate_trimmed_mean(rows: Tensor, f: int, members: Tensor | None = None) -> Tensor:
     """The mean of every coordinate without its f smallest and f largest values, [d].
 
-    >>> trimmed_mean(torch.tensor([[1.0], [2.0], [6.0], [900.0]]), 1).tolist()
+    >>> coordinate_trimmed_mean(torch.tensor([[1.0], [2.0], [6.0], [900.0]]), 1).tolist()
     [4.0]
     """
     n = count_rows(rows, members)
@@ -97,7 +97,7 @@ def krum(rows: Tensor, f: int) -> Tensor:
     >>> krum(torch.tensor([[0.0], [1.0], [1.5], [2.5], [99.0]]), 1).tolist()
     [1.0]
     """
-    return rows[krum_scores(squared_distances(rows), f).argmin()]
+    return rows[krum_scores(pairwise_squares(rows), f).argmin()]
 
 
 def multi_krum(rows: Tensor, f: int) -> Tensor:
@@ -106,7 +106,7 @@ def multi_krum(rows: Tensor, f: int) -> Tensor:
     >>> multi_krum(torch.tensor([[0.0], [1.0], [1.5], [2.5], [99.0]]), 1).tolist()
     [1.25]
     """
-    best = krum_scores(squared_distances(rows), f).argsort(stable=True)[: len(rows) - f]
+    best = krum_scores(pairwise_squares(rows), f).argsort(stable=True)[: len(rows) - f]
     return rows[best].double().mean(0).to(rows.dtype)
 
 
@@ -117,7 +117,7 @@ def bulyan(rows: Tensor, f: int) -> Tensor:
     """
     n = len(rows)
     check_tolerance("bulyan", n, f)
-    distance, left = squared_distances(rows), torch.arange(n)
+    distance, left = pairwise_squares(rows), torch.arange(n)
     picked: list[int] = []
     for _ in range(n - 2 * f):
         scores = krum_scores(distance[left][:, left], f, least=1)
@@ -150,7 +150,7 @@ def middle_value(values: Tensor) -> Tensor:
     return found
 
 
-def squared_distances(rows: Tensor) -> Tensor:
+def pairwise_squares(rows: Tensor) -> Tensor:
     """Squared Euclidean distances [n, n] of rows; a row that is not finite is infinitely far away.
 
     In double precision, block by block of columns, around the coordinate median, so that rows far

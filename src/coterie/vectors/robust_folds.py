@@ -136,14 +136,14 @@ class RobustByCluster:
             f = (n - 1) // 2 if rule == "median" else self.mean.withstood(n)
             found = {}
             for name, (value, origin) in fields.items():
-                middle = robust.trimmed_mean(value, f, members).double()
+                middle = robust.coordinate_trimmed_mean(value, f, members).double()
                 found[name] = middle if origin is None else middle - origin
             return found
         moved = [
             (value[members] if origin is None else value[members] - origin)
             for value, origin in fields.values()
         ]
-        if rule in SELECTING and n < robust.least_rows(rule, self.mean.wrong_rows(n)):
+        if self.mean.withstood(n) < self.mean.wrong_rows(n):
             warnings.warn(
                 f"aggregate={rule} withstands {self.mean.withstood(n)} of the {n} clients of a "
                 f"cluster, not {self.mean.wrong_rows(n)}: it has too few",
