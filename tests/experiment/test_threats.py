@@ -1,4 +1,5 @@
 import json
+import re
 
 import pytest
 import torch
@@ -69,6 +70,17 @@ def test_metrics_are_those_of_the_honest_and_attackers_stand_beside_them(tmp_pat
     assert run.metrics["detection_precision"] == run.metrics["detection_recall"] == 1.0
     assert run.metrics["false_exclusion"] == 0.0
     assert run.result["scored"] == int((~bad).sum())
+    assert written["clients"]["excluded"] == [3 * int(each) for each in bad]
+    assert table["excluded"].tolist() == written["clients"]["excluded"]
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "A red edge marks who attacks." in page
+    assert "Who was excluded in the round is hollow." in page
+    assert "rounds excluded" in page
+    data = json.loads(
+        re.search(r'<script type="application/json"[^>]*>(.*?)</script>', page, re.S)[1]
+    )
+    assert data["map"]["attacker"] == bad.tolist()
+    assert data["map"]["frames"][-1]["excluded"] == torch.nonzero(bad).flatten().tolist()
 
 
 def test_without_attack_nothing_is_said_of_it(tmp_path):
