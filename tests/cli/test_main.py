@@ -28,8 +28,14 @@ def coterie_process(*words, **options):
         stderr=subprocess.PIPE,
         text=True,
         env=environment,
+        preexec_fn=hear_ctrl_c,
         **options,
     )
+
+
+def hear_ctrl_c():
+    """Tests that run in the background ignore Ctrl-C, and so would all that they start."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def test_json_is_one_object_on_stdout_and_nothing_else(tmp_path, capsys):
