@@ -8,10 +8,12 @@ import sysconfig
 import traceback
 from functools import reduce
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 from coterie.core.errors import SettingError, did_you_mean
+
+PACKAGES: set[str] = set()  # those that a name of the user's was looked for in
 
 DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -40,6 +42,7 @@ def load_object(path: str) -> Any:
 def load_module(where: str, name: str) -> ModuleType:
     """The module of a name; what goes wrong in it is told with file and line."""
     importlib.invalidate_caches()  # a file may have been written a moment ago
+    PACKAGES.add(where.partition(".")[0])
     try:
         return importlib.import_module(where)
     except ModuleNotFoundError as error:
@@ -62,18 +65,33 @@ def import_failure(where: str, error: BaseException) -> SettingError:
     if isinstance(error, SyntaxError) and error.filename:
         file, line, reason = error.filename, error.lineno or 0, error.msg
     else:
-        frames = list(traceback.walk_tb(error.__traceback__))
-        own = [(frame, line) for frame, line in frames if is_own_code(frame, where)]
-        frame, line = (own or frames)[-1]
+        frame, line = own_frame(error) or list(traceback.walk_tb(error.__traceback__))[-1]
         file, reason = frame.f_code.co_filename, str(error) or "it ends the program"
     reason = " ".join(reason.split())
     kind = type(error).__name__
     return SettingError(f"{where} cannot be imported: {file}, line {line}: {kind}: {reason}")
 
 
-def is_own_code(frame: Any, where: str) -> bool:
-    """Whether a line is in the package of `where`, or at least in no library."""
-    if str(frame.f_globals.get("__name__")).partition(".")[0] == where.partition(".")[0]:
+def describe_failure(error: BaseException) -> str | None:
+    """The sentence about an error in code of the user's, with its line; None if it is not there."""
+    found = own_frame(error)
+    if found is None:
+        return None
+    (frame, line), reason = found, " ".join(str(error).split())
+    place = f"{frame.f_code.co_filename}, line {line}, in {frame.f_code.co_name}"
+    return f"{type(error).__name__}: {reason} ({place})" if reason else f"{place}: {error!r}"
+
+
+def own_frame(error: BaseException) -> tuple[FrameType, int] | None:
+    """The last line of the user's own code that was reached before an error."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    return next((each for each in reversed(frames) if is_own_code(each[0])), None)
+
+
+def is_own_code(frame: FrameType) -> bool:
+    """Whether a line is in a package that the user named, or at least in no library."""
+    package = str(frame.f_globals.get("__name__")).partition(".")[0]
+    if package in PACKAGES - {"coterie"}:
         return True
     file = Path(frame.f_code.co_filename)
     paths = sysconfig.get_paths()
