@@ -240,7 +240,7 @@ def test_an_algorithm_that_raises_is_told_with_its_line_and_the_other_promises_a
     assert len(told) > 15
     (text,) = broken.values()
     assert text.startswith("AttributeError: 'NoneType' object has no attribute 'cluster'")
-    assert "test_suite.py, line " in text
+    assert "(test_suite.py, line " in text
     with pytest.raises(AttributeError):
         checks.check_algorithm(ServesWhoeverAnswersFirst(steps=1))
 

@@ -9,7 +9,7 @@ import traceback
 from functools import reduce
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import Any
+from typing import Any, get_type_hints
 
 from coterie.core.errors import SettingError, did_you_mean
 
@@ -73,13 +73,17 @@ def import_failure(where: str, error: BaseException) -> SettingError:
 
 
 def describe_failure(error: BaseException) -> str | None:
-    """The sentence about an error in code of the user's, with its line; None if it is not there."""
+    """The sentence about an error in code of the user's, with its line; None if it is not there.
+
+    It may go over a network, so that folders are left out.
+    """
     found = own_frame(error)
     if found is None:
         return None
-    (frame, line), reason = found, " ".join(str(error).split())
-    place = f"{frame.f_code.co_filename}, line {line}, in {frame.f_code.co_name}"
-    return f"{type(error).__name__}: {reason} ({place})" if reason else f"{place}: {error!r}"
+    frame, line = found
+    text = ": ".join([type(error).__name__, " ".join(str(error).split())]).removesuffix(": ")
+    code = frame.f_code
+    return f"{text} ({Path(code.co_filename).name}, line {line}, in {code.co_name})"
 
 
 def own_frame(error: BaseException) -> tuple[FrameType, int] | None:
@@ -98,3 +102,13 @@ def is_own_code(frame: FrameType) -> bool:
     libraries = [Path(paths[name]) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     libraries.append(Path(__file__).parent.parent)
     return file.exists() and not any(file.is_relative_to(library) for library in libraries)
+
+
+def read_annotations(owner: Any, *, with_roles: bool = False) -> dict[str, Any]:
+    """The types of a function or class, maybe with roles; refuse names that cannot be found."""
+    try:
+        return get_type_hints(owner, include_extras=with_roles)
+    except NameError as error:
+        raise SettingError(
+            f"the annotations of {owner.__qualname__} must be names that its module has: {error}"
+        ) from error

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from typing import Any, Literal, Protocol, get_type_hints
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -28,7 +28,12 @@ from coterie.core.clients import (
 from coterie.core.cohort import Memory
 from coterie.core.errors import CoterieError, SettingError
 from coterie.core.fields import Role, field_of_role
-from coterie.core.step_checks import check_client_step, check_downloads, check_promised_fold
+from coterie.core.step_checks import (
+    check_client_step,
+    check_downloads,
+    check_promised_fold,
+    declared_upload,
+)
 from coterie.core.task import Task
 
 # What clients are asked for: a start of the run, a round of it, or how they are to be served, which
@@ -170,7 +175,7 @@ def withhold_clusters(
     elif isinstance(fold, LinearFold):
         blind = fold.without_clients()
     elif purpose == "start":
-        upload = get_type_hints(step).get("return", tuple)
+        upload = declared_upload(step) or tuple
         blind = None if field_of_role(upload, Role.CLUSTER) else fold
     if blind is None:
         raise SettingError(

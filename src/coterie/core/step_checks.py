@@ -9,6 +9,12 @@ from torch import Tensor
 
 from coterie.core.clients import Each, Fold, declared_fold, is_client_step, step_name
 from coterie.core.errors import CoterieError
+from coterie.core.imports import read_annotations
+
+
+def declared_upload(step: Callable[..., Any]) -> Any:
+    """The type that a client step says it returns; None if it does not say."""
+    return read_annotations(step).get("return")
 
 
 def check_client_step(step: Any) -> None:
