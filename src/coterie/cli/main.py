@@ -22,10 +22,12 @@ from coterie.cli.report import add_report
 from coterie.cli.reproduce import add_reproduce
 from coterie.cli.run import add_run
 from coterie.core.errors import CoterieError, CoterieWarning, SettingError
+from coterie.core.imports import describe_failure
 
 MISTAKE = 2  # exit code for wrong input
 INTERRUPTED = 130  # exit code after Ctrl-C
 RETRY = 0.02  # seconds until an interrupt is tried again that came during an import
+WHOLE_ERRORS = "COTERIE_TRACEBACK"  # if set, errors in code of the user's own have a traceback
 
 
 class Parser(argparse.ArgumentParser):
@@ -59,6 +61,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except (CoterieError, OSError) as error:
         print(f"coterie: {error}", file=sys.stderr)
+    except Exception as error:
+        # An error in a method, a network or data of the user's own is told as other mistakes are.
+        sentence = describe_failure(error)
+        if sentence is None or os.environ.get(WHOLE_ERRORS):
+            raise
+        print(f"coterie: {sentence}; {WHOLE_ERRORS}=1 shows all of it", file=sys.stderr)
     return MISTAKE
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from typing import Any, Literal, Protocol, get_type_hints
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -23,13 +23,17 @@ from coterie.core.clients import (
     LinearFold,
     Listener,
     Stacked,
-    declared_fold,
-    is_client_step,
     step_name,
 )
 from coterie.core.cohort import Memory
-from coterie.core.errors import SettingError
+from coterie.core.errors import CoterieError, SettingError
 from coterie.core.fields import Role, field_of_role
+from coterie.core.step_checks import (
+    check_client_step,
+    check_downloads,
+    check_promised_fold,
+    declared_upload,
+)
 from coterie.core.task import Task
 
 # What clients are asked for: a start of the run, a round of it, or how they are to be served, which
@@ -102,6 +106,11 @@ class RoundClients:
 
     def only(self, ids: Tensor) -> RoundClients:
         """The same clients, narrowed to `ids`."""
+        strangers = ids[~torch.isin(ids, self.ids)]
+        if len(strangers):
+            raise CoterieError(
+                f"`clients.only` must be given clients that take part, got {int(strangers[0])}"
+            )
         narrowed = copy(self)
         narrowed.ids = ids.sort().values
         return narrowed
@@ -128,12 +137,12 @@ class RoundClients:
         self, step: Callable[..., Any], *, fold: Fold[Any] | None = None, **message: Any
     ) -> tuple[Tensor, Any]:
         """Run a client step on these clients and fold what they send."""
-        assert is_client_step(step), f"{step} is not marked @on_client"
+        check_client_step(step)
+        check_downloads(step, self.ids, message)
         fold = fold or Stacked()
         if self.withheld:
             fold = withhold_clusters(step, fold, message, self.purpose)
-        promised = declared_fold(step)
-        assert promised is None or isinstance(fold, promised), f"{step} promises another fold"
+        check_promised_fold(step, fold)
         call = Call(
             step,
             self.ids,
@@ -166,7 +175,7 @@ def withhold_clusters(
     elif isinstance(fold, LinearFold):
         blind = fold.without_clients()
     elif purpose == "start":
-        upload = get_type_hints(step).get("return", tuple)
+        upload = declared_upload(step) or tuple
         blind = None if field_of_role(upload, Role.CLUSTER) else fold
     if blind is None:
         raise SettingError(

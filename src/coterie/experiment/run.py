@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from coterie.channel.metering import ByteMeter
 from coterie.core.algorithm import Algorithm, Serving, serve_clients
-from coterie.core.errors import CoterieError
 from coterie.core.population import Population
 from coterie.core.sampling import Sampling
 from coterie.core.task import Task
@@ -261,7 +260,7 @@ class Run:
     def _begin(self) -> None:
         try:
             self.training.begin()
-        except CoterieError:
+        except Exception:
             if self.folder is not None:
                 self.folder.discard()
             raise

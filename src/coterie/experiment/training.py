@@ -12,7 +12,15 @@ from torch import Tensor
 
 from coterie.channel.metering import ByteMeter
 from coterie.core import seeds
-from coterie.core.algorithm import Algorithm, Info, Start, check_least_samples, traits_of
+from coterie.core.algorithm import (
+    Algorithm,
+    Info,
+    Start,
+    check_least_samples,
+    first_state,
+    next_state,
+    traits_of,
+)
 from coterie.core.errors import CoterieError, SettingError
 from coterie.core.population import Population
 from coterie.core.sampling import Sampling
@@ -80,7 +88,7 @@ class Training:
         check_least_samples(self.algorithm, self.population.sizes)
         start = self._first()
         with self.health.record_warnings():
-            self.state = self.algorithm.init(start)
+            self.state = first_state(self.algorithm, start)
         if self.initial is not None and not start.asked:
             name = type(self.algorithm).__name__
             raise SettingError(f"`initial` must be left out: {name} begins with no model")
@@ -126,7 +134,7 @@ class Training:
         down, up = self.bytes.total("down"), self.bytes.total("up")
         clients = self.participants.of_round(t)
         with self.health.record_warnings():
-            self.state, info = self.algorithm.round(self.state, clients)
+            self.state, info = next_state(self.algorithm, self.state, clients)
             moves = self._move_clients(info)
             self.health.check_clusters(self.cluster, info.clusters)
             self.health.check_models(state_tensors(self.state).values())

@@ -23,7 +23,7 @@ from coterie.data.tables.schema import Schema
 from coterie.experiment.plan import Plan, build_federation, plan_again
 from coterie.experiment.settings import make_settings, parse_settings, setting_names
 from coterie.experiment.training import check_withholding
-from coterie.flower.folded import check_steps_fold
+from coterie.flower.folded import check_steps_declared, check_steps_fold
 from coterie.version import __version__
 
 
@@ -72,6 +72,7 @@ class App:
         if self.plan.settings.withheld:
             check_withholding(self.plan.algorithm, self.plan.settings)
             check_steps_fold(self.plan.algorithm)
+        check_steps_declared(self.plan.algorithm)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> App:
