@@ -11,12 +11,17 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 # What coterie itself calls metrics; an algorithm's own metrics have other names.
-OF_SAMPLES = ("accuracy", "accuracy_macro", "f1", "f1_macro", "loss")
+OF_SAMPLES = ("accuracy", "accuracy_macro", "f1", "f1_macro", "f1_micro", "loss")
+OF_TUNING = ("tuned", "tuned_distance")
 OF_CLUSTERS = ("clusters", "ari", "nmi", "purity")
 OF_TRUTH = ("distance", "distance_nearest", "success", "success_nearest")
 OF_COPIES = ("success_any", "success_any_nearest")
 FIXED_METRICS = frozenset(
-    [*OF_SAMPLES, *(f"train_{name}" for name in OF_SAMPLES), *OF_CLUSTERS, *OF_TRUTH, *OF_COPIES]
+    [
+        *(f"{way}{name}" for way in ("", "train_") for name in OF_SAMPLES),
+        *(f"untuned_{way}{name}" for way in ("", "train_") for name in OF_SAMPLES),
+        *(*OF_TUNING, *OF_CLUSTERS, *OF_TRUTH, *OF_COPIES),
+    ]
 )
 
 
