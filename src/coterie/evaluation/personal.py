@@ -30,9 +30,11 @@ from coterie.core.algorithm import Serving
 from coterie.core.cohort import Cohort
 from coterie.core.errors import SettingError
 from coterie.core.task import Task, TaskMetrics, task_metrics
+from coterie.evaluation.measures import davies_bouldin
 from coterie.tensors.lazy import dense
 
 Adapt = Callable[..., Tensor]
+MOST_NUMBERS = 2**26  # of models that are held at once, to see how far their clusters are apart
 
 
 class TunedScores(NamedTuple):
@@ -41,6 +43,7 @@ class TunedScores(NamedTuple):
     untuned: Tensor  # [a, s] the task's sums under the model that serves
     tuned: Tensor  # [a, s] the same under the model that it becomes
     moved: Tensor  # [a, 1] the Euclidean distance between the two
+    models: Tensor | None = None  # [a, d] what they become, where clients are simulated
 
 
 @dataclass(frozen=True)
@@ -78,17 +81,23 @@ class FineTuning:
         return lambda cohort, model: self.tune(cohort, adapt(cohort, model=model))
 
     def score(
-        self, own: Cohort, scored: Cohort, model: Tensor, adapt: Adapt | None = None
+        self,
+        own: Cohort,
+        scored: Cohort,
+        model: Tensor,
+        adapt: Adapt | None = None,
+        with_models: bool = False,
     ) -> TunedScores:
         """Scores before and after: clients train on the samples `own` and are `scored` on others.
 
         Clients that `adapt` their row of `model` [m, d] do so first.
         """
         before = model if adapt is None else adapt(own, model=model)
-        after = self.tune(own, before)
+        after = dense(self.tune(own, before))
         trained = own.task.layout.trained_size  # running statistics are no distance
-        moved = (dense(after) - dense(before))[:, :trained].double().norm(dim=1, keepdim=True)
-        return TunedScores(scored.score(before), scored.score(after), moved)
+        moved = (after - dense(before))[:, :trained].double().norm(dim=1, keepdim=True)
+        models = after if with_models else None
+        return TunedScores(scored.score(before), scored.score(after), moved, models)
 
     def threshold(self, moved: Tensor) -> float | None:
         """How far the model of an outlier moved at least, by all distances; None: all use theirs.
@@ -113,13 +122,15 @@ class PersonalModels(NamedTuple):
     moved: Tensor | None = None  # [a] how far each client's model moved
     uses_own: Tensor | None = None  # [a] whether a client uses the model that it fine-tuned
     threshold: float | None = None  # of the distance; None: all use the model that they fine-tuned
+    separation: float | None = None  # of the clusters of these models; None: not known
 
     def metrics(self) -> dict[str, float]:
-        """The share of clients that use a model of their own, and the threshold if there is one."""
-        if self.uses_own is None:
-            return {"tuned": 1.0} if len(self.serving.ids) else {}
-        numbers = {"tuned": float(self.uses_own.double().mean())} if len(self.uses_own) else {}
-        return numbers if self.threshold is None else {**numbers, "tuned_distance": self.threshold}
+        """Which share of clients uses its own model, the threshold, how far clusters are apart."""
+        if not len(self.serving.ids):
+            return {}
+        share = 1.0 if self.uses_own is None else float(self.uses_own.double().mean())
+        known = {"tuned_distance": self.threshold, "davies_bouldin": self.separation}
+        return {"tuned": share} | {n: v for n, v in known.items() if v is not None}
 
 
 def choose_personal(
@@ -132,7 +143,8 @@ def choose_personal(
         uses_own = moved.isfinite() & (moved > threshold)
     used = torch.where(uses_own[:, None], scores.tuned, scores.untuned)
     parts = (task_metrics(task, used), task_metrics(task, scores.untuned))
-    return PersonalModels(serving, *parts, moved, uses_own, threshold)
+    apart = None if scores.models is None else davies_bouldin(scores.models, serving.cluster)
+    return PersonalModels(serving, *parts, moved, uses_own, threshold, apart)
 
 
 def check_tunable(serving: Serving, name: str) -> None:

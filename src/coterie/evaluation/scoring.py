@@ -18,7 +18,7 @@ from coterie.core.task import MetricSums, Task, TaskMetrics, summary_metrics
 from coterie.data.federation import Federation
 from coterie.engine.simulator import Simulator
 from coterie.evaluation.client_map import compares_losses, losses_or_gradients
-from coterie.evaluation.personal import FineTuning, TunedScores
+from coterie.evaluation.personal import MOST_NUMBERS, FineTuning, TunedScores
 from coterie.tensors.devices import CPU
 from coterie.tensors.lazy import select_rows, to_device
 
@@ -185,13 +185,17 @@ class SimulatedScorer:
         on, train, ids = self._simulator(part), self.train, serving.ids
         samples_of = ids if samples_of is None else samples_of
         chunks = list(on.chunking.cut(on.samples.sizes[on.locate(samples_of)]))
+        # Where clients adapt models, the clusters are not what a serving says.
+        held = serving.adapt is None and len(ids) * serving.models.shape[1] <= MOST_NUMBERS
         found = []
         for chunk in chunks:
             own = train.cohort(ids[chunk], 0, (train.seed, "adapt"))
             scored = on.cohort(samples_of[chunk], 0, (on.seed, "score"))
             models = select_rows(serving.models, serving.cluster[chunk])
-            parts = on.on_device(tuning.score, own, scored, model=models, adapt=serving.adapt)
-            found.append([to_device(each, CPU) for each in parts])
+            parts = on.on_device(
+                tuning.score, own, scored, models, adapt=serving.adapt, with_models=held
+            )
+            found.append([to_device(each, CPU) for each in parts if each is not None])
         if not found:
             return ids, TunedScores(*[torch.zeros(0, 1)] * 3)
         order = torch.cat(chunks).argsort()
@@ -269,8 +273,9 @@ class SimulatedScorer:
 
 def withhold_clients(evaluation: Evaluation, serving: Serving) -> Evaluation:
     """An evaluation of which only sums over clients are told."""
-    told = TaskMetrics(evaluation.summary.metrics, {})
-    return Evaluation(serving, told, groups=cluster_summary(evaluation))
+    # By the F1 of clients of a known size, as `f1_micro` is, more would be told than sums.
+    told = {n: v for n, v in evaluation.summary.metrics.items() if n != "f1_micro"}
+    return Evaluation(serving, TaskMetrics(told, {}), groups=cluster_summary(evaluation))
 
 
 def cluster_summary(evaluation: Evaluation) -> ClusterSummary:
