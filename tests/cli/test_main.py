@@ -58,6 +58,7 @@ def test_json_is_one_object_on_stdout_and_nothing_else(tmp_path, capsys):
         "accuracy_macro",
         "f1",
         "f1_macro",
+        "f1_micro",
         "ari",
         "nmi",
         "purity",

@@ -119,7 +119,7 @@ class UIFCA(SetSettings):
         1e-6, "least variance of fit=exact, as a share of that of all samples", above(0)
     )
 
-    traits: ClassVar[Traits] = Traits(clusters="k", clients_draw=True)
+    traits: ClassVar[Traits] = Traits(clusters="k", clients_draw=True, by_sample=True)
     suggests: ClassVar[dict[str, Any]] = dict(
         rounds=60, network="linear-flow", lr=0.03, steps=20, batch=64
     )

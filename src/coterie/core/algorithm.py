@@ -112,6 +112,7 @@ class Traits:
     draws: bool = True  # whether it draws, its first models or others, so that seeds matter
     withholds: bool = False  # whether its server can do without knowing who is in which cluster
     clients_draw: bool = False  # whether its clients draw by their ids, so that ids matter
+    by_sample: bool = False  # whether it clusters samples, so that no one model serves a client
 
 
 def traits_of(algorithm: object) -> Traits:

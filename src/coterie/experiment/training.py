@@ -29,6 +29,7 @@ from coterie.core.task import Task
 from coterie.evaluation.evaluator import Evaluator
 from coterie.evaluation.measures import FIXED_METRICS
 from coterie.experiment.checkpoint import Checkpoint
+from coterie.experiment.finetuning import make_fine_tuning
 from coterie.experiment.folder import Record
 from coterie.experiment.health import HealthMonitor
 from coterie.experiment.outcome import Outcome, cluster_by_client
@@ -79,7 +80,8 @@ class Training:
     def move_to(self, population: Population, evaluator: Evaluator) -> None:
         """Train on these clients; called before the start."""
         self.population = population
-        self.evaluator = replace(evaluator, withheld=self.settings.withheld)
+        tuning = make_fine_tuning(self.algorithm, self.settings)
+        self.evaluator = replace(evaluator, withheld=self.settings.withheld, tuning=tuning)
         self.participants = Participants(population, self.settings, self.bytes, self.sampling)
 
     def begin(self) -> None:

@@ -155,6 +155,10 @@ class NetworkTask(ABC):
         loss = (self.losses(output, y).double() * weight).sum(1)
         return torch.stack([weight.sum(1), loss], 1)
 
+    def sample_counts(self, scores: Tensor) -> Tensor:
+        """How many samples each client's sums [m, s] are of, [m]."""
+        return scores[:, 0]
+
     def metrics(self, scores: Tensor) -> dict[str, Tensor]:
         """The mean loss."""
         return {"loss": scores[:, 1] / scores[:, 0]}
