@@ -12,8 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from coterie.channel.attacks import draw_attackers
 from coterie.channel.metering import ByteMeter
 from coterie.core.algorithm import Algorithm, Serving, serve_clients
+from coterie.core.errors import SettingError
 from coterie.core.population import Population
 from coterie.core.sampling import Sampling
 from coterie.core.task import Task
@@ -33,6 +35,7 @@ from coterie.experiment.newcomers import newcomers_of, personalise_newcomers
 from coterie.experiment.participants import OnReply, identify_sampling
 from coterie.experiment.run_result import run_config, run_result, write_outcome, write_run_page
 from coterie.experiment.settings import RunSettings
+from coterie.experiment.threats import attacked_clients, check_threats
 from coterie.experiment.training import Training, check_withholding
 from coterie.registry import algorithm_name
 from coterie.tasks.defaults import check_labelled
@@ -71,6 +74,7 @@ class Run:
         at_most_clients(settings, "per_round", len(federation))
         check_withholding(algorithm, settings)
         check_fine_tuning(algorithm, settings)
+        check_threats(algorithm, settings, len(federation))
         check_labelled(algorithm, federation, task)
         for part in (federation.train, federation.test):
             if part is not None:
@@ -208,8 +212,13 @@ class Run:
         from coterie.engine.ray import RayClients
 
         assert isinstance(self.population, Simulator)
+        if self.settings.attack != "none" and self.settings.chooses == "clean":
+            raise SettingError("`chooses` must be poisoned where clients run on Ray, got clean")
         clients = RayClients(self.population, shards=shards, address=address)
-        scorer = SimulatedScorer(self.federation, clients.simulator, population=clients)
+        train = clients.simulator
+        scorer = SimulatedScorer(self.federation, train, population=clients)
+        if train.samples is not self.federation.train:  # these are poisoned, and judge nobody
+            scorer = SimulatedScorer(self.federation, train.with_samples(self.federation.train))
         self.training.move_to(clients, replace(self.evaluator, scorer=scorer))
         return clients
 
@@ -349,7 +358,7 @@ def simulated_clients(
     algorithm: Algorithm[Any], federation: Federation, task: Task, settings: RunSettings
 ) -> tuple[Simulator, Evaluator]:
     """The clients of a federation, simulated on this machine, and who scores on their data."""
-    chunk, device = settings.chunk, settings.device
-    clients = Simulator(federation.train, task, seed=settings.seed, chunk=chunk, device=device)
-    scorer = SimulatedScorer(federation, clients)
-    return clients, Evaluator(algorithm, federation, scorer, settings.protocol)
+    clients, judged = attacked_clients(federation, task, settings)
+    scorer = SimulatedScorer(federation, judged)
+    attackers = draw_attackers(settings, len(federation), settings.seed)
+    return clients, Evaluator(algorithm, federation, scorer, settings.protocol, attackers=attackers)

@@ -12,6 +12,8 @@ from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from typing import Any, NamedTuple, get_type_hints
 
+from coterie.channel.attacks import AttackSettings
+from coterie.channel.defences import DefenceSettings
 from coterie.core.errors import SettingError, did_you_mean
 from coterie.core.settings import Settings, setting
 from coterie.core.validate import above, at_least, fraction, one_of
@@ -19,8 +21,8 @@ from coterie.engine.devices import check_device
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunSettings(Settings):
-    """Settings of a run, whatever the algorithm and the data."""
+class PlainRunSettings(Settings):
+    """Settings of a run without attacks and defences."""
 
     rounds: int = setting(100, "rounds T", at_least(1))
     seed: int = setting(0, "all randomness, of data and training, comes from it", at_least(0))
@@ -89,6 +91,27 @@ class RunSettings(Settings):
                 f"`finetune_for` of RunSettings must be all where `finetune` is 0, for nobody "
                 f"fine-tunes a model, got {self.finetune_for}"
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings(DefenceSettings, AttackSettings, PlainRunSettings):
+    """Settings of a run, whatever the algorithm and the data."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.withheld and self.defends:
+            name = "aggregate" if self.aggregate != "mean" else "screen"
+            raise SettingError(
+                "`withhold` must be nothing where the server looks at the updates of single "
+                f"clients, as {name}={getattr(self, name)} does, got {self.withhold}"
+            )
+        if self.attack != "none" and self.starts > 1:
+            raise SettingError(f"`starts` must be 1 under an attack, got {self.starts}")
+
+    @property
+    def wary(self) -> bool:
+        """Whether some clients may be adversaries: the run attacks or defends."""
+        return self.defends or self.attack != "none"
 
 
 @dataclass(frozen=True, kw_only=True)

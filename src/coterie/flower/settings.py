@@ -71,6 +71,11 @@ class App:
                     f"{self.plan.network_name}"
                 )
         check_fine_tuning(self.plan.algorithm, self.plan.settings)
+        if self.plan.settings.attack != "none":
+            raise SettingError(
+                f"`attack` must be none in a deployment, for attacks are simulated, got "
+                f"{self.plan.settings.attack}"
+            )
         if self.plan.settings.withheld:
             check_withholding(self.plan.algorithm, self.plan.settings)
             check_steps_fold(self.plan.algorithm)
