@@ -113,7 +113,7 @@ class Traits:
     soft: bool = False  # whether clients are served mixtures of models
     draws: bool = True  # whether it draws, its first models or others, so that seeds matter
     withholds: bool = False  # whether its server can do without knowing who is in which cluster
-    clients_draw: bool = False  # whether its clients draw by their ids, so that ids matter
+    clients_draw: bool = False  # whether clients draw, or are drawn, by their ids: these matter
     by_sample: bool = False  # whether it clusters samples, so that no one model serves a client
     averages: bool = True  # whether its rounds make means by `ByCluster`, which may be robust ones
 
