@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from typing import Any, Literal, Protocol, get_type_hints
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -23,14 +23,18 @@ from coterie.core.clients import (
     LinearFold,
     Listener,
     Stacked,
-    declared_fold,
     declared_origins,
-    is_client_step,
     step_name,
 )
 from coterie.core.cohort import Memory
-from coterie.core.errors import SettingError
+from coterie.core.errors import CoterieError, SettingError
 from coterie.core.fields import Role, field_of_role, moves_models
+from coterie.core.step_checks import (
+    check_client_step,
+    check_downloads,
+    check_promised_fold,
+    declared_upload,
+)
 from coterie.core.task import Task
 
 # What clients are asked for: a start of the run, a round of it, or how they are to be served, which
@@ -107,6 +111,11 @@ class RoundClients:
 
     def only(self, ids: Tensor) -> RoundClients:
         """The same clients, narrowed to `ids`."""
+        strangers = ids[~torch.isin(ids, self.ids)]
+        if len(strangers):
+            raise CoterieError(
+                f"`clients.only` must be given clients that take part, got {int(strangers[0])}"
+            )
         narrowed = copy(self)
         narrowed.ids = ids.sort().values
         return narrowed
@@ -147,12 +156,12 @@ class RoundClients:
         self, step: Callable[..., Any], *, fold: Fold[Any] | None = None, **message: Any
     ) -> tuple[Tensor, Any]:
         """Run a client step on these clients and fold what they send."""
-        assert is_client_step(step), f"{step} is not marked @on_client"
+        check_client_step(step)
+        check_downloads(step, self.ids, message)
         fold = fold or Stacked()
         if self.withheld:
             fold = withhold_clusters(step, fold, message, self.purpose)
-        promised = declared_fold(step)
-        assert promised is None or isinstance(fold, promised), f"{step} promises another fold"
+        check_promised_fold(step, fold)
         call = Call(
             step,
             self.ids,
@@ -200,10 +209,7 @@ class RoundClients:
 
 def sends_models(step: Callable[..., Any]) -> bool:
     """Whether clients send models or updates in a step, as far as it says what they send."""
-    try:
-        upload = get_type_hints(step).get("return")
-    except NameError:
-        return True
+    upload = declared_upload(step)
     return upload is None or moves_models(upload)
 
 
@@ -221,7 +227,7 @@ def withhold_clusters(
     elif isinstance(fold, LinearFold):
         blind = fold.without_clients()
     elif purpose == "start":
-        upload = get_type_hints(step).get("return", tuple)
+        upload = declared_upload(step) or tuple
         blind = None if field_of_role(upload, Role.CLUSTER) else fold
     if blind is None:
         raise SettingError(

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from coterie.channel.attacks import draw_attackers
 from coterie.channel.metering import ByteMeter
 from coterie.core.algorithm import Algorithm, Serving, serve_clients
-from coterie.core.errors import CoterieError, SettingError
+from coterie.core.errors import SettingError
 from coterie.core.population import Population
 from coterie.core.sampling import Sampling
 from coterie.core.task import Task
@@ -23,12 +23,15 @@ from coterie.core.validate import at_most_clients
 from coterie.data.federation import Federation
 from coterie.engine.simulator import Simulator
 from coterie.evaluation.evaluator import Evaluator
+from coterie.evaluation.personal import PersonalModels
 from coterie.evaluation.scoring import Evaluation, SimulatedScorer
 from coterie.experiment.checkpoint import run_fingerprint
 from coterie.experiment.client_model import client_module
+from coterie.experiment.finetuning import check_fine_tuning
 from coterie.experiment.folder import Record, RunFolder
 from coterie.experiment.frames import clients_frame, history_frame
 from coterie.experiment.initial import Initial, given_models
+from coterie.experiment.newcomers import newcomers_of, personalise_newcomers
 from coterie.experiment.participants import OnReply, identify_sampling
 from coterie.experiment.run_result import (
     run_config,
@@ -76,6 +79,7 @@ class Run:
     ) -> None:
         at_most_clients(settings, "per_round", len(federation))
         check_withholding(algorithm, settings)
+        check_fine_tuning(algorithm, settings)
         check_threats(algorithm, settings, len(federation))
         check_labelled(algorithm, federation, task)
         for part in (federation.train, federation.test):
@@ -168,6 +172,11 @@ class Run:
     def evaluation(self) -> Evaluation:
         """The scores of the clients."""
         return self.training.outcome.evaluation
+
+    @property
+    def personal(self) -> PersonalModels | None:
+        """What became of the models that clients fine-tuned; None where `finetune` is 0."""
+        return None if self.state is None else self.training.outcome.personal
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -276,7 +285,7 @@ class Run:
     def _begin(self) -> None:
         try:
             self.training.begin()
-        except CoterieError:
+        except Exception:
             if self.folder is not None:
                 self.folder.discard()
             raise
@@ -330,19 +339,17 @@ class Run:
 
         It is -1 where clients make a model of their own, as those of `local` do.
         """
-        check_labelled(self.algorithm, federation, self.task)
-        self.task.check_samples(federation.train.x, federation.train.y)
-        count = len(self.federation)
-        unseen = Simulator(
-            federation.train,
-            self.task,
-            seed=self.settings.seed,
-            first=count,
-            population=count,
-            device=self.settings.device,
-        )
+        unseen = newcomers_of(self, federation)
         serving = serve_clients(self.algorithm, self.state, unseen.at("serve"))
         return serving.cluster if serving.adapt is None else torch.full_like(serving.cluster, -1)
+
+    def personalise(self, federation: Federation) -> PersonalModels:
+        """Serve clients of another federation, who fine-tune their models as the settings say.
+
+        With `finetune_for=outliers` a client uses the model that it fine-tuned if it moved farther
+        than the threshold, which comes from the clients of this run.
+        """
+        return personalise_newcomers(self, federation)
 
     @property
     def result(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from coterie.channel.attacks import AttackSettings
 from coterie.channel.defences import DefenceSettings
 from coterie.core.errors import SettingError, did_you_mean
 from coterie.core.settings import Settings, setting
-from coterie.core.validate import at_least, fraction, one_of
+from coterie.core.validate import above, at_least, fraction, one_of
 from coterie.engine.devices import check_device
 
 
@@ -47,6 +47,22 @@ class PlainRunSettings(Settings):
     protocol: str = setting(
         "auto", "data by which a client chooses a model", one_of("auto", "train-loss", "test-loss")
     )
+    finetune: int = setting(
+        0,
+        "local epochs after the last round, by which each client makes a model of its own; 0: none",
+        at_least(0),
+        added=True,
+    )
+    finetune_lr: float = setting(0.0, "step size of these epochs; 0: lr", at_least(0), added=True)
+    finetune_for: str = setting(
+        "all",
+        "who uses the model of its own; outliers: those whose model moved far",
+        one_of("all", "outliers"),
+        added=True,
+    )
+    finetune_distance: float = setting(
+        3.0, "how far that is, in medians of the distance over all clients", above(0), added=True
+    )
     evaluate: int = setting(1, "rounds between two evaluations", at_least(1))
     checkpoint: int = setting(0, "rounds between checkpoints; 0: in 5 % of the time", at_least(0))
     chunk: int = setting(0, "clients simulated at a time; 0: by the model's size", at_least(0))
@@ -69,6 +85,11 @@ class PlainRunSettings(Settings):
         if not 0 <= self.lost < 1:
             raise SettingError(
                 f"`lost` of RunSettings must be at least 0 and below 1, got {self.lost:g}"
+            )
+        if self.finetune_for != "all" and not self.finetune:
+            raise SettingError(
+                f"`finetune_for` of RunSettings must be all where `finetune` is 0, for nobody "
+                f"fine-tunes a model, got {self.finetune_for}"
             )
 
 

@@ -12,7 +12,15 @@ from torch import Tensor
 
 from coterie.channel.metering import ByteMeter
 from coterie.core import seeds
-from coterie.core.algorithm import Algorithm, Info, Start, check_least_samples, traits_of
+from coterie.core.algorithm import (
+    Algorithm,
+    Info,
+    Start,
+    check_least_samples,
+    first_state,
+    next_state,
+    traits_of,
+)
 from coterie.core.errors import CoterieError, SettingError
 from coterie.core.population import Population
 from coterie.core.sampling import Sampling
@@ -21,6 +29,7 @@ from coterie.core.task import Task
 from coterie.evaluation.evaluator import Evaluator
 from coterie.evaluation.measures import FIXED_METRICS
 from coterie.experiment.checkpoint import Checkpoint
+from coterie.experiment.finetuning import make_fine_tuning
 from coterie.experiment.folder import Record
 from coterie.experiment.health import HealthMonitor
 from coterie.experiment.outcome import Outcome, cluster_by_client
@@ -73,7 +82,8 @@ class Training:
     def move_to(self, population: Population, evaluator: Evaluator) -> None:
         """Train on these clients; called before the start."""
         self.population = population
-        self.evaluator = replace(evaluator, withheld=self.settings.withheld)
+        tuning = make_fine_tuning(self.algorithm, self.settings)
+        self.evaluator = replace(evaluator, withheld=self.settings.withheld, tuning=tuning)
         self.participants = Participants(population, self.settings, self.bytes, self.sampling)
 
     def begin(self) -> None:
@@ -85,7 +95,7 @@ class Training:
             with self.health.record_warnings():
                 self.health.warn_of_farthest()
         with self.health.record_warnings():
-            self.state = self.algorithm.init(start)
+            self.state = first_state(self.algorithm, start)
         if self.initial is not None and not start.asked:
             name = type(self.algorithm).__name__
             raise SettingError(f"`initial` must be left out: {name} begins with no model")
@@ -137,7 +147,7 @@ class Training:
         down, up = self.bytes.total("down"), self.bytes.total("up")
         clients = self.participants.of_round(t)
         with self.health.record_warnings():
-            self.state, info = self.algorithm.round(self.state, clients)
+            self.state, info = next_state(self.algorithm, self.state, clients)
             moves = self._move_clients(info)
             self.health.check_clusters(self.cluster, info.clusters)
             self.health.check_models(state_tensors(self.state).values())

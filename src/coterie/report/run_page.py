@@ -52,6 +52,7 @@ def render_run(folder: Path, live: bool = False) -> str:
         "metrics": [
             (figures.LABELS.get(k, k), headline.metric_text(k, v)) for k, v in run.metrics.items()
         ],
+        "tuned": headline.tuned_sentence(run),
         "groups": groups,
         "settled": cluster_changes.last_move(run.rounds),
         "summaries": summaries,
@@ -176,6 +177,9 @@ def _table(name: str, columns: Columns, loss: str, groups: Grouping) -> dict[str
         ("accuracy", "accuracy", "percent", None),
         ("attacker", "attacks", "label", None),
         ("excluded", "rounds excluded", "count", None),
+        ("untuned_accuracy", "before fine-tuning", "percent", None),
+        ("moved", "distance moved", "decimal", None),
+        ("model", "model in use", "label", None),
     )
     return {
         "name": name,
