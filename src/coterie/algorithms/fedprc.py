@@ -83,7 +83,7 @@ class FedPRC(CentreSettings):
     )
     weighting: str = weighting_setting()
 
-    traits: ClassVar[Traits] = Traits(clusters="k", models="models")
+    traits: ClassVar[Traits] = Traits(clusters="k", models="models", averages=False)
 
     def init(self, start: Start) -> State:
         at_most_clients(self, "k", start.clients)
@@ -120,7 +120,7 @@ class FedPRC(CentreSettings):
             cluster=state.cluster.index_put((ids,), near),
             excluded=state.excluded.index_put((ids,), ~inlier),
         )
-        return after, Info(ids, near, self.k, {"excluded": int((~inlier).sum())})
+        return after, Info(ids, near, self.k, excluded=ids[~inlier])
 
     def serve(self, state: State, clients: Clients) -> Serving:
         clients, cluster = steps.with_newcomers(self.choose, state.models, state.cluster, clients)
@@ -133,6 +133,6 @@ class FedPRC(CentreSettings):
     fit = first_centres.fit
     choose = steps.choose
 
-    @on_client
+    @on_client(origins={"model": "model"})
     def train(self, cohort: Cohort, model: Tensor) -> Upload:
         return Upload(self.local_update(cohort, model), cohort.size)

@@ -108,7 +108,7 @@ class FedRoC(CentreSettings):
         "clients", "what blocks are drawn from; clusters: each alike", one_of("clients", "clusters")
     )
 
-    traits: ClassVar[Traits] = Traits(clusters="k", models="models")
+    traits: ClassVar[Traits] = Traits(clusters="k", models="models", averages=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -180,7 +180,7 @@ class FedRoC(CentreSettings):
 
     choose = steps.choose
 
-    @on_client
+    @on_client(origins={"model": "model"})
     def train(self, cohort: Cohort, model: Tensor) -> Upload:
         return Upload(self.local_update(cohort, model.expand(len(cohort), -1)))
 
