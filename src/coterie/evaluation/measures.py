@@ -13,7 +13,7 @@ from torch import Tensor
 # What coterie itself calls metrics; an algorithm's own metrics have other names.
 OF_SAMPLES = ("accuracy", "accuracy_macro", "f1", "f1_macro", "f1_micro", "loss")
 OF_TUNING = ("tuned", "tuned_distance", "davies_bouldin")
-OF_CLUSTERS = ("clusters", "ari", "nmi", "purity")
+OF_CLUSTERS = ("clusters", "ari", "nmi", "purity", "davies_bouldin")
 OF_TRUTH = ("distance", "distance_nearest", "success", "success_nearest")
 OF_COPIES = ("success_any", "success_any_nearest")
 OF_ATTACKS = (
