@@ -58,7 +58,9 @@ CASES = {
     "fedprc-printed": FedPRC(k=3, threshold=1.05, lof="models", order="printed", neighbours=3),
     "fedprc-head-by-size": FedPRC(k=2, part="head", weighting="size", batch=4, threshold=1.2),
     "fedroc": FedRoC(k=2, blocks=9),
-    "fedroc-author": FedRoC(k=2, block=0.4, members=2, part="head", batch=4, epochs=2),
+    "fedroc-author": FedRoC(
+        k=2, block=0.4, members=2, part="head", batch=4, epochs=2, serves="nearest"
+    ),
     "fedroc-all": FedRoC(k=2, blocks=5, block=6, risk="all", draw="clusters", tries=3),
     "tkm": TKM(k=2, trim=0.2),
     "tkm-head": TKM(k=3, part="head", iterations=1, tries=2, batch=4, epochs=1),
