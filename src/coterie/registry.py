@@ -44,6 +44,7 @@ from coterie.core.settings import check_setting_type
 from coterie.data.federations import (
     by_person,
     label_swap,
+    leaf_generator,
     linear_mixture,
     mnist_clusters,
     partitioned,
@@ -96,6 +97,7 @@ FEDERATIONS: dict[str, type[Any]] = {
     "linear-mixture": linear_mixture.LinearMixture,
     "fpfc-synthetic": synthetic.FpfcSynthetic,
     "leaf-synthetic": synthetic.LeafSynthetic,
+    "leaf-generator": leaf_generator.LeafGenerator,
     "gaussian-clusters": sample_clusters.GaussianClusters,
     "subspace-clusters": sample_clusters.SubspaceClusters,
     "mnist-digits": mnist_clusters.MnistDigits,

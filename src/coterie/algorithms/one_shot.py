@@ -20,8 +20,9 @@ Differences from the paper
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
@@ -34,6 +35,7 @@ from coterie.core.errors import SettingError
 from coterie.core.fields import Model, Size
 from coterie.core.local_training import LocalTraining, weighting_setting
 from coterie.core.settings import setting
+from coterie.core.task import Task
 from coterie.core.validate import at_least, at_most_clients, fraction
 from coterie.vectors.folds import ByCluster, RowSent
 
@@ -46,6 +48,11 @@ class State(NamedTuple):
 class Upload(NamedTuple):
     model: Model  # [m, d] w_i
     size: Size  # [m] samples n_i
+
+
+def fit_origin(one_shot: OneShot, task: Task, sent: Mapping[str, Any]) -> Tensor:
+    """What clients began their fit at, [p]: the clustered part of the common model."""
+    return clustered_part(task.layout, one_shot.part).parts(sent["model"])[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +100,7 @@ class OneShot(LocalTraining):
 
     choose = steps.choose
 
-    @on_client
+    @on_client(origins={"model": fit_origin})
     def fit(self, cohort: Cohort, model: Tensor) -> Fit:
         cohort = self.training_samples(cohort)
         w = model.expand(len(cohort), -1)

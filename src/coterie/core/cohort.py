@@ -125,6 +125,7 @@ class Cohort:
         A model that has diverged has infinite loss, never NaN, so that nobody chooses it; so has
         every model where a client has no sample.
         """
+        self._check_models("models", models, [["k"], [len(self), "k"]])
         here = self._with_data
         with torch.no_grad():
             if here is None:
@@ -140,6 +141,7 @@ class Cohort:
 
         Rows outside `mask` have loss 0; elsewhere a model that has diverged has infinite loss.
         """
+        self._check_models("models", models, [["k"], [len(self), "k"]])
         here = self._with_data
         with torch.no_grad():
             if here is None:
@@ -156,6 +158,7 @@ class Cohort:
 
         To train the chosen model on from here costs less than to train `models[cluster]`.
         """
+        self._check_models("models", models, [["k"]])
         here = self._with_data
         with torch.no_grad():
             if here is None:
@@ -215,6 +218,7 @@ class Cohort:
         they are after the batch stands in their place, and `Layout.step` makes a step of both;
         `descend` with steps=1 does the same. Without (False), they are meant to stay.
         """
+        self._check_models("model", model, [[len(self)], [len(self), "k"]])
         layout, address = self.task.layout, self._next_address()
         if statistics is None and layout.trained_size < layout.size:
             warn_of_statistics(self.task)
@@ -280,7 +284,11 @@ class Cohort:
         over what moves is at most `clip`, if that is not 0, as `clip_grad_norm_` does it; weight
         decay is added afterwards, as the optimisers of PyTorch do.
         """
-        assert (steps > 0) != (epochs > 0), "give either steps or epochs"
+        if (steps > 0) == (epochs > 0):
+            raise CoterieError(
+                f"`descend` must be given either steps or epochs, got {steps} and {epochs}"
+            )
+        self._check_models("start", start, [[len(self)], [len(self), "k"]])
         address = self._next_address()
         rule = StepRule(lr, optimizer, momentum, clip).check()
         strength = None
@@ -341,6 +349,7 @@ class Cohort:
 
         Clients are worked on one after another, whatever the kernel.
         """
+        self._check_models("start", start, [[len(self)]])
         address, here = self._next_address(), self._with_data
         rule = StepRule(lr, optimizer, momentum, clip, betas).check()
         moves = self._part(part)
@@ -370,6 +379,18 @@ class Cohort:
         if state is not None:
             state.rows = after
         return end
+
+    def _check_models(self, what: str, models: Tensor, leading: list[list[int | str]]) -> None:
+        """Refuse models that are not [..., d] with one of the leading shapes."""
+        size, shape = self.task.layout.size, list(models.shape)
+        for lead in leading:
+            fits = zip([*lead, size], shape, strict=False)
+            if len(shape) == len(lead) + 1 and all(a in ("k", b) for a, b in fits):
+                return
+        shapes = " or ".join(f"[{', '.join(map(str, lead))}, {size}]" for lead in leading)
+        raise CoterieError(
+            f"`{what}` must be {shapes}, for a model has {size} numbers, got {shape}"
+        )
 
     @cached_property
     def _with_data(self) -> Tensor | None:
@@ -537,7 +558,11 @@ class Cohort:
         """What each client kept under `name`, [m, ...]; its row of `default` if it kept nothing."""
         known = self._memory.remembers(name, self._ids)
         if default is None:
-            assert bool(known.all()), f"a client recalls {name} but never kept it"
+            if not bool(known.all()):
+                raise CoterieError(
+                    f"`recall` must be given a default for clients who never kept {name}, as is "
+                    f"client {int(self._ids[~known][0])}"
+                )
         elif not bool(known.any()):
             return default
         rows: Tensor = to_device(self._memory.recall(name, self._ids), self._device)

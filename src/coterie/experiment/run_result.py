@@ -52,6 +52,7 @@ def run_result(run: Run) -> dict[str, Any]:
         "start_bytes_down": training.start_bytes[0],
         "start_bytes_up": training.start_bytes[1],
         "warnings": run.warnings,
+        **({"teachers": training.teachers} if training.teachers else {}),
         **run.chosen,
     }
 

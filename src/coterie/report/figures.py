@@ -33,6 +33,7 @@ SCORES = {
     "accuracy_macro": ("accuracy, macro", FIRST, "dash", False),
     "f1": ("F1", FIRST, "dot", False),
     "f1_macro": ("F1, macro", FIRST, "dashdot", False),
+    "f1_micro": ("F1, micro", FIRST, "longdash", False),
     "nmi": ("NMI", SECOND, "dash", False),
     "purity": ("purity", SECOND, "dot", False),
 }

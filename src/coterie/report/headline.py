@@ -10,7 +10,10 @@ from coterie.report.clusters import Grouping
 from coterie.report.figures import LABELS, Columns, Round
 from coterie.report.run_files import RunFiles
 
-FRACTIONS = ("accuracy", "accuracy_macro", "f1", "f1_macro", "purity", "success")
+FRACTIONS = (
+    *("accuracy", "accuracy_macro", "f1", "f1_macro", "f1_micro"),
+    *("purity", "success", "tuned"),
+)
 HEADLINE = ("accuracy", "train_accuracy", "success", "loss", "train_loss", "distance", "ari")
 AGREEMENTS = ("ari", "nmi")
 
@@ -27,6 +30,9 @@ def headline_cards(
         note = "1 is perfect" if key == "ari" else ""
         if key == "accuracy" and metrics.get("accuracy_macro") is not None:
             note = f"{numbers.percent(metrics['accuracy_macro'])} macro"
+        before = metrics.get(f"untuned_{key}")
+        if before is not None and key in ("accuracy", "train_accuracy"):
+            note = f"{metric_text(key, before)} before fine-tuning"
         cards.append((LABELS.get(key, key), metric_text(key, metrics[key]), note))
     clusters = metrics.get("clusters", groups.occupied or None)
     if clusters is not None:
@@ -50,11 +56,22 @@ def headline_cards(
 
 def metric_text(key: str, value: Any) -> str:
     """The value of a metric as it is written: fractions in percent, agreements with 3 decimals."""
-    if key.removeprefix("train_") in FRACTIONS:
+    if key.removeprefix("untuned_").removeprefix("train_") in FRACTIONS:
         return numbers.percent(value)
     if key in AGREEMENTS and value is not None and math.isfinite(value):
         return f"{value:.3f}"
     return numbers.count(value) if isinstance(value, int) else numbers.decimal(value)
+
+
+def tuned_sentence(run: RunFiles) -> str:
+    """Who uses the model that it fine-tuned; empty where nobody fine-tunes."""
+    share, limit = run.metrics.get("tuned"), run.metrics.get("tuned_distance")
+    if share is None:
+        return ""
+    if limit is None:
+        return "all use what became of them."
+    far = f"farther than {numbers.decimal(limit)}"
+    return f"{numbers.percent(share)} use what became of them, for it moved {far}."
 
 
 def run_facts(run: RunFiles) -> list[tuple[str, Any]]:

@@ -51,6 +51,7 @@ def render_run(folder: Path, live: bool = False) -> str:
         "metrics": [
             (figures.LABELS.get(k, k), headline.metric_text(k, v)) for k, v in run.metrics.items()
         ],
+        "tuned": headline.tuned_sentence(run),
         "groups": groups,
         "settled": cluster_changes.last_move(run.rounds),
         "summaries": summaries,
@@ -163,6 +164,9 @@ def _table(name: str, columns: Columns, loss: str, groups: Grouping) -> dict[str
         ("true", "true cluster", "label", groups.true_colours),
         ("loss", loss, "decimal", None),
         ("accuracy", "accuracy", "percent", None),
+        ("untuned_accuracy", "before fine-tuning", "percent", None),
+        ("moved", "distance moved", "decimal", None),
+        ("model", "model in use", "label", None),
     )
     return {
         "name": name,
