@@ -116,7 +116,7 @@ class FedRoC(CentreSettings):
         one_of("loss", "nearest"),
     )
 
-    traits: ClassVar[Traits] = Traits(clusters="k", models="models")
+    traits: ClassVar[Traits] = Traits(clusters="k", models="models", averages=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -191,7 +191,7 @@ class FedRoC(CentreSettings):
 
     choose = steps.choose
 
-    @on_client
+    @on_client(origins={"model": "model"})
     def train(self, cohort: Cohort, model: Tensor) -> Upload:
         return Upload(self.local_update(cohort, model.expand(len(cohort), -1)))
 
