@@ -100,6 +100,7 @@ class RoundClients:
         self.round, self.ids, self.purpose = round, ids, purpose
         self._address = address
         self._calls = [0]  # shared with other views, so that no two calls draw the same
+        self._participants, self._silent = len(ids), SilentClients()  # shared with other views
         self._channel: tuple[Filter, ...] = ()
         self._listener: Listener | None = None
         self.withheld = False
@@ -153,12 +154,31 @@ class RoundClients:
             channel=self._channel,
             listener=self._listener,
             withheld=self.withheld,
+            participants=self._participants,
+            silent=self._silent.beside(self.ids),
         )
         self._calls[0] += 1
         if self._listener is not None:
             self._listener.on_call(call)
         ids, total = self.runner.collect(call, fold)
+        self._silent.note(self.ids, ids)
         return ids, fold.finish(total, message)
+
+
+class SilentClients:
+    """Who was asked in a round and did not answer when last asked."""
+
+    def __init__(self) -> None:
+        self.ids = torch.arange(0)
+
+    def beside(self, ids: Tensor) -> int:
+        """How many of them are not among `ids`."""
+        return int((~torch.isin(self.ids, ids)).sum())
+
+    def note(self, asked: Tensor, answered: Tensor) -> None:
+        """Clients were asked, and some of them answered."""
+        others = self.ids[~torch.isin(self.ids, asked)]
+        self.ids = torch.cat([others, asked[~torch.isin(asked, answered)]])
 
 
 def withhold_clusters(
