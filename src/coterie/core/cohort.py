@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from coterie.core import seeds
-from coterie.core.client_rows import ClientRows
+from coterie.core.cohort_rows import CohortRows
 from coterie.core.errors import CoterieError
 from coterie.core.kernel import Kernel, Objective, StepRule
 from coterie.core.local_scores import BestModel, LocalScores
@@ -56,7 +56,7 @@ class Cohort:
         address: tuple[int | str, ...],
         complete: bool = True,
     ) -> None:
-        self._on = ClientRows(ids, rows, complete)
+        self._on = CohortRows(ids, rows, complete)
         self._device = self._on.device  # of all that a step sees
         self.ids = ids if rows.y.is_cpu else ids.to(self._device)  # [m]
         self.task = task
@@ -334,7 +334,7 @@ class Cohort:
         """The same clients with the rows `chosen[i]` of each client i only."""
         return self._cohort(self._on.with_samples(chosen), (*self._address, purpose))
 
-    def _cohort(self, on: ClientRows, address: tuple[int | str, ...]) -> Cohort:
+    def _cohort(self, on: CohortRows, address: tuple[int | str, ...]) -> Cohort:
         """A cohort of the same round on other rows."""
         return Cohort(
             on.ids,

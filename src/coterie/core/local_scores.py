@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.core.client_rows import ClientRows
+from coterie.core.cohort_rows import CohortRows
 from coterie.core.kernel import Kernel
 from coterie.core.rows import nan_to_inf
 from coterie.tensors.lazy import select_rows
@@ -27,7 +27,7 @@ class BestModel(NamedTuple):
 class LocalScores(NamedTuple):
     """Some clients, and how the work on them is done."""
 
-    on: ClientRows
+    on: CohortRows
     kernel: Kernel
 
     def subset(self, places: Tensor) -> LocalScores:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from coterie.core import seeds
 from coterie.core.batches import batches_of_clients
-from coterie.core.client_rows import ClientRows
+from coterie.core.cohort_rows import CohortRows
 from coterie.core.errors import CoterieError, CoterieWarning
 from coterie.core.kernel import ClientSeeds, Descent, Kernel, Minimisation, Objective, StepRule
 from coterie.core.layout import keeps_statistics
@@ -64,7 +64,7 @@ class Pull(NamedTuple):
 class LocalWork(NamedTuple):
     """Some clients, what they learn, and how the work on them is done."""
 
-    on: ClientRows
+    on: CohortRows
     task: Task
     kernel: Kernel
 

@@ -26,7 +26,7 @@ MAX_FAILURES = 3  # times in a row that no node may give a reply that can be acc
 class Others(NamedTuple):
     """Clients that take part in a round and are not asked this time."""
 
-    count: int
+    number: int
     silent: int  # of them, those who were asked before in this round and did not reply
 
 
@@ -56,8 +56,8 @@ class Exchange:
         part: where an algorithm asks some of them only, as it does those who were missing before,
         the others count, unless they are silent in this round.
         """
-        count, silent = others or Others(0, 0)
-        needed = self.roster.app.network.quorum * (len(ids) + count) - (count - silent)
+        number, silent = others or Others(0, 0)
+        needed = self.roster.app.network.quorum * (len(ids) + number) - (number - silent)
         settings, began = self.roster.app.network, time.monotonic()
         failures = 0
         while True:

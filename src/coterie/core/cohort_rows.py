@@ -15,7 +15,7 @@ from coterie.tensors.lazy import to_device
 
 
 @dataclass(frozen=True)
-class ClientRows:
+class CohortRows:
     """The samples of the clients `ids`."""
 
     ids: Tensor  # [m] on the CPU, for memory and randomness
@@ -39,14 +39,14 @@ class ClientRows:
         """The places [a] of the clients that have samples; None: all have."""
         return None if all(self.sizes) else torch.nonzero(self.rows.size).flatten()
 
-    def subset(self, places: Tensor) -> ClientRows:
+    def subset(self, places: Tensor) -> CohortRows:
         """The clients at `places` [a] among these."""
         rows = Rows(*(part[places] for part in self.rows))
-        return ClientRows(self.ids[to_device(places, CPU)], rows, self.complete)
+        return CohortRows(self.ids[to_device(places, CPU)], rows, self.complete)
 
-    def with_samples(self, chosen: list[Tensor]) -> ClientRows:
+    def with_samples(self, chosen: list[Tensor]) -> CohortRows:
         """The same clients with the rows `chosen[i]` of each client i only."""
-        return ClientRows(self.ids, self.take(self.pad(chosen)), complete=False)
+        return CohortRows(self.ids, self.take(self.pad(chosen)), complete=False)
 
     def pad(self, chosen: list[Tensor]) -> Tensor:
         """Rows `chosen[i]` of each client i side by side, [m, b] with b at least 1; -1 is none."""
@@ -86,7 +86,7 @@ class ClientRows:
             chosen[size] = order.tensor_split(of)[which]
         return [chosen[size] for size in self.sizes]
 
-    def by_label(self, label: Tensor, k: int) -> ClientRows:
+    def by_label(self, label: Tensor, k: int) -> CohortRows:
         """m k clients in the place of m, by the label [m, n] or r labels [m, n, r] of samples."""
         label = label[:, :, None] if label.dim() == 2 else label
         label = label.masked_fill(~self.rows.mask[:, :, None], k).transpose(1, 2)  # [m, r, n]
@@ -99,4 +99,4 @@ class ClientRows:
         x, y = (part.reshape(-1, len(place), *part.shape[2:]) for part in taken[:2])
         sets = size[0].numel()
         ids = (self.ids[:, None] * sets + torch.arange(sets, device="cpu")).flatten()
-        return ClientRows(ids, Rows(x, y, size.flatten()), complete=False)
+        return CohortRows(ids, Rows(x, y, size.flatten()), complete=False)
