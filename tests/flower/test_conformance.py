@@ -137,3 +137,16 @@ def test_a_run_ends_finite_however_replies_are_lost(name, tmp_path):
     run, grid = over_network(name, tmp_path, draw_faults(name, lost=0.15, late=0.1), quorum=0.3)
     assert grid.faults
     assert bool(torch.isfinite(run.models).all())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_node_that_is_silent_from_the_start_costs_its_clients_and_not_the_run(name, tmp_path):
+    """As it was, whoever asked these clients by themselves in a later round waited in vain."""
+
+    def third_is_silent(node, header):
+        return "lost" if node == 3 else None
+
+    run, _ = over_network(name, tmp_path, third_is_silent, quorum=0.5, patience=0.2)
+    assert [record["answered"] for record in run.records] == [6] * ROUNDS
+    assert run.evaluation.serving.ids.tolist() == OF_NODE[1] + OF_NODE[2]
+    assert bool(torch.isfinite(run.models).all())
