@@ -8,7 +8,7 @@ from coterie.core.errors import CoterieError
 from tests.algorithms.boost import Boost
 from tests.algorithms.lines import simulator
 
-# A method whose `fit` goes half the way to a client's target.
+# A method whose `fit_part` goes half the way to a client's target.
 METHOD = TKM(lr=0.25, steps=1)
 ZERO = torch.tensor([0.0])
 
@@ -19,7 +19,7 @@ def clustering(**options):
 
 def first(targets, **options):
     clients = simulator(targets).at("start", 0)
-    return clustering(**options).find(METHOD.fit, clients, ZERO, seed=0)
+    return clustering(**options).find(METHOD.fit_part, clients, ZERO, seed=0)
 
 
 def below_100(points):
@@ -59,7 +59,7 @@ def test_a_sample_has_so_many_clients():
 
 def test_models_that_are_not_finite_do_not_count():
     clients = simulator([2, 3, 4]).at("start", 0).through(Boost(frozenset([1]), torch.inf))
-    ids, models = trained_models(METHOD.fit, clients, 2, model=ZERO)
+    ids, models = trained_models(METHOD.fit_part, clients, 2, model=ZERO)
     assert ids.tolist() == [0, 2]
     assert models.flatten().tolist() == [1.0, 2.0]
 
@@ -67,4 +67,4 @@ def test_models_that_are_not_finite_do_not_count():
 def test_without_enough_models_it_says_so():
     clients = simulator([2, 4]).at("start", 0).through(LoseReplies(1.0))
     with pytest.raises(CoterieError, match="fewer than k = 2 clients sent a finite model"):
-        trained_models(METHOD.fit, clients, 2, model=ZERO)
+        trained_models(METHOD.fit_part, clients, 2, model=ZERO)
