@@ -26,7 +26,7 @@ Differences from the thesis
   of the clients that answered, unless `neighbours` says another number.
 - The factors are those of the updates w_i - c_k. The thesis takes the models (`lof=models`), among
   which distances between clusters hide an update that is ten times too long.
-- The last step, fine-tuning of a model for each client, is not part of the method here.
+- The last step, fine-tuning of a model for each client, is a setting of every run (`finetune`).
 - Only the clients that answer in a round are clustered. Others keep their cluster. A cluster that
   has only outliers keeps its centre. An outlier is served the centre it is nearest to.
 - A client without a cluster takes the centre with the lowest loss (section 4.3.1), then trains.
@@ -96,7 +96,7 @@ class FedPRC(CentreSettings):
             outliers_first=self.order == "screened",
         )
         clients = start.sample(0, at_least=PANEL * self.k)
-        found = how.find(self.fit, clients, start.models(1)[0], start.seed)
+        found = how.find(self.fit_part, clients, start.models(1)[0], start.seed)
         return State(*found, excluded=torch.zeros(start.clients, dtype=torch.bool))
 
     def round(self, state: State, clients: Clients) -> tuple[State, Info]:
@@ -130,7 +130,7 @@ class FedPRC(CentreSettings):
         """Which clients are no outliers [a], by their models or updates [a, p]."""
         return outlier_factors(points, self.neighbours) <= self.threshold
 
-    fit = first_centres.fit
+    fit_part = first_centres.fit_part
     choose = steps.choose
 
     @on_client(origins={"model": "model"})

@@ -31,8 +31,10 @@ Differences from the thesis
 - A client that is drawn twice counts twice in the M step of its block, and trains once.
 - Only the clients that take part in a round are in its blocks. A client whose model the server does
   not have trains from the centre with the lowest loss, beside the block.
-- A cluster of which nobody trained keeps the centre it had. In the end every client is served the
-  centre nearest to the model that the server has of it.
+- A cluster of which nobody trained keeps the centre it had.
+- Clients are served the centre with the lowest loss on their training samples. In the author's code
+  it is the one nearest to the model that the server has of the client (`serves=nearest`), which is
+  from another time than the centres unless the client was in the last block.
 """
 
 from __future__ import annotations
@@ -81,7 +83,7 @@ class Upload(NamedTuple):
     model: Model  # [m, d] w_i
 
 
-class Block(NamedTuple):
+class JudgedBlock(NamedTuple):
     """A block of clients, as it is judged."""
 
     places: Tensor  # [n_B] of clients among those it was drawn from; one may be there twice
@@ -106,6 +108,12 @@ class FedRoC(CentreSettings):
     )
     draw: str = setting(
         "clients", "what blocks are drawn from; clusters: each alike", one_of("clients", "clusters")
+    )
+
+    serves: str = setting(
+        "loss",
+        "the centre a client uses; loss: the best one, nearest: to what the server has of it",
+        one_of("loss", "nearest"),
     )
 
     traits: ClassVar[Traits] = Traits(clusters="k", models="models", averages=False)
@@ -175,6 +183,9 @@ class FedRoC(CentreSettings):
         return after, Info(ids, after.cluster[ids], self.k)
 
     def serve(self, state: State, clients: Clients) -> Serving:
+        if self.serves == "loss":
+            models = state.models
+            return steps.serve_by_choice(self.choose, models, clients, models=models)
         clients, cluster = steps.with_newcomers(self.choose, state.models, state.cluster, clients)
         return Serving(state.models, clients.ids, cluster[clients.ids])
 
@@ -199,7 +210,9 @@ class FedRoC(CentreSettings):
             return order[draw_blocks(len(points), self.blocks, size, generator)]
         return order[draw_blocks_by_cluster(cluster[order], self.blocks, size, generator)]
 
-    def _judge(self, points: Tensor, places: Tensor, cluster: Tensor, centres: Tensor) -> Block:
+    def _judge(
+        self, points: Tensor, places: Tensor, cluster: Tensor, centres: Tensor
+    ) -> JudgedBlock:
         """A block of points [n, p] with its risk: mean squared distances to its own centres."""
         if self.risk == "block":
             apart = squared_distances(points[places], centres)
@@ -207,15 +220,15 @@ class FedRoC(CentreSettings):
         else:
             apart = squared_distances(points, centres).amin(1).sort().values
             risk = apart[: max(1, int(TRUSTED * len(apart)))].mean()
-        return Block(places, cluster, centres, float(risk))
+        return JudgedBlock(places, cluster, centres, float(risk))
 
-    def _best(self, blocks: list[Block]) -> Block:
+    def _best(self, blocks: list[JudgedBlock]) -> JudgedBlock:
         """The block with the median risk, or with the lowest, of those that count."""
         counted = [block for block in blocks if self._counts(block)] or blocks
         risks = torch.tensor([block.risk for block in counted], dtype=torch.float64)
         return counted[median_place(risks) if self.risk == "block" else int(risks.argmin())]
 
-    def _counts(self, block: Block) -> bool:
+    def _counts(self, block: JudgedBlock) -> bool:
         """Whether each cluster has enough different clients in a block."""
         pairs = torch.stack([block.places, block.cluster]).unique(dim=1)
         return bool((torch.bincount(pairs[1], minlength=self.k) >= self.members).all())

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from coterie.channel.displacements import client_clusters, displaced_fields, displacement_blocks
 from coterie.core.clients import Call
-from coterie.vectors.davies_bouldin import davies_bouldin
+from coterie.vectors.davies_bouldin import davies_bouldin_of_blocks
 
 
 class ModelSpread:
@@ -24,5 +24,6 @@ class ModelSpread:
         fields = displaced_fields(call, ids, upload)
         if fields:
             clusters = client_clusters(call, ids, upload)
-            self.index = davies_bouldin(displacement_blocks(fields, moved=False), clusters)
+            blocks = displacement_blocks(fields, moved=False)
+            self.index = davies_bouldin_of_blocks(blocks, clusters)
         return ids, upload

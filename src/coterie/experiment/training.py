@@ -219,7 +219,7 @@ class Training:
         share = None if attackers is None else largest_share(info, attackers, excluded or ())
         spread = self.participants.spread
         if spread is not None and spread.index is not None:
-            found["davies_bouldin"], spread.index = spread.index, None
+            found["davies_bouldin_sent"], spread.index = spread.index, None
         if share is not None:
             found["attacker_share"] = share
             with self.health.record_warnings():

@@ -11,14 +11,15 @@ import torch
 from torch import Tensor
 
 
-def davies_bouldin(blocks: Iterable[Tensor], cluster: Tensor) -> float | None:
+def davies_bouldin_of_blocks(blocks: Iterable[Tensor], cluster: Tensor) -> float | None:
     """The mean over clusters j of the largest (S_i + S_j) / D_ij; None of fewer than two clusters.
 
     `blocks` are the columns [n, w] of rows one after another, `cluster` [n] is where these are. S
-    is the mean distance of a cluster's rows to their mean, D the distance of two means.
+    is the mean distance of a cluster's rows to their mean, D the distance of two means; the index is
+    infinite where two are the same.
 
     >>> rows = torch.tensor([[0.0], [2.0], [10.0], [14.0]])
-    >>> davies_bouldin([rows], torch.tensor([0, 0, 1, 1]))  # (1 + 2) / 11
+    >>> davies_bouldin_of_blocks([rows], torch.tensor([0, 0, 1, 1]))  # (1 + 2) / 11
     0.2727272727272727
     """
     place = cluster.unique(return_inverse=True)[1]
@@ -34,5 +35,5 @@ def davies_bouldin(blocks: Iterable[Tensor], cluster: Tensor) -> float | None:
         apart += torch.cdist(means, means, compute_mode="donot_use_mm_for_euclid_dist").square()
     within = torch.zeros(k).double().index_add(0, place, spread.sqrt()) / sizes
     alike = (within[:, None] + within) / apart.sqrt()
-    alike.fill_diagonal_(0)
-    return float(alike.amax(1).mean())
+    alike.fill_diagonal_(-1)
+    return float(alike.nan_to_num(nan=torch.inf).amax(1).mean())
