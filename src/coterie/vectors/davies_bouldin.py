@@ -15,8 +15,8 @@ def davies_bouldin_of_blocks(blocks: Iterable[Tensor], cluster: Tensor) -> float
     """The mean over clusters j of the largest (S_i + S_j) / D_ij; None of fewer than two clusters.
 
     `blocks` are the columns [n, w] of rows one after another, `cluster` [n] is where these are. S
-    is the mean distance of a cluster's rows to their mean, D the distance of two means; the index is
-    infinite where two are the same.
+    is the mean distance of a cluster's rows to their mean, D the distance of two means; the index
+    is infinite where two are the same.
 
     >>> rows = torch.tensor([[0.0], [2.0], [10.0], [14.0]])
     >>> davies_bouldin_of_blocks([rows], torch.tensor([0, 0, 1, 1]))  # (1 + 2) / 11
