@@ -58,7 +58,9 @@ CASES = {
     "fedprc-printed": FedPRC(k=3, threshold=1.05, lof="models", order="printed", neighbours=3),
     "fedprc-head-by-size": FedPRC(k=2, part="head", weighting="size", batch=4, threshold=1.2),
     "fedroc": FedRoC(k=2, blocks=9),
-    "fedroc-author": FedRoC(k=2, block=0.4, members=2, part="head", batch=4, epochs=2),
+    "fedroc-author": FedRoC(
+        k=2, block=0.4, members=2, part="head", batch=4, epochs=2, serves="nearest"
+    ),
     "fedroc-all": FedRoC(k=2, blocks=5, block=6, risk="all", draw="clusters", tries=3),
     "tkm": TKM(k=2, trim=0.2),
     "tkm-head": TKM(k=3, part="head", iterations=1, tries=2, batch=4, epochs=1),
@@ -83,6 +85,9 @@ CASES = {
     "uifca-warm-noise": UIFCA(k=2, fresh=False, start="noise", steps=3, fit_rounds=1, batch=0),
     "uifca-exact": UIFCA(k=2, fit="exact", restarts=3, restart_rounds=2),
     "uifca-k-fed": UIFCA(k=2, start="k-fed", optimizer="adam", steps=2, constant="removed"),
+    "uifca-k-feds": UIFCA(
+        k=2, start="k-fed", restarts=2, restart_rounds=1, components=2, k_local=3, fit="exact"
+    ),
     "uifca-soft": UIFCA(k=2, assign="soft", prior=0.3, steps=2, fit_rounds=1, restarts=1),
     "uifca-folds": UIFCA(k=2, folds=2, prior=0.3, fit="exact", restarts=1),
     "cluster-gan": ClusterGAN(k=2, steps=1, critic_steps=1, batch=4, tries=2),

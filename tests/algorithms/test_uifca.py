@@ -134,6 +134,7 @@ def test_the_restart_with_the_lowest_loss_is_kept():
         torch.tensor(7),
         nothing,
         nothing,
+        nothing,
         torch.tensor(1),
     )
     best = state.keep_best()
@@ -167,6 +168,8 @@ def test_restarts_are_followed_for_as_long_as_was_said_and_the_best_is_served():
         ({"k": 20, "fit": "exact", "restarts": 1}, 300, 1),
         ({"k": 3}, 300, 4),
         ({"k": 3, "fit": "exact", "start": "k-fed"}, 32, 1),
+        ({"k": 3, "fit": "exact", "start": "k-fed", "restarts": 3}, 32, 3),
+        ({"k": 2, "fit": "exact", "start": "truth", "restarts": 3}, 32, 1),
     ],
     ids=str,
 )

@@ -60,11 +60,11 @@ def test_updates_and_models_are_compared_by_their_own_distances():
     sent = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
     field = Displaced("model", value, sent, torch.tensor([0, 1, 1]))
     for moved in (False, True):
-        found = client_distances([field], moved=moved)
-        assert found[:2, :2].tolist() == [[0.0, 5.0], [5.0, 0.0]]
-        assert found[2].tolist() == [torch.inf, torch.inf, 0.0]
+        finite, found = client_distances([field], moved=moved)
+        assert finite.tolist() == [True, True, False]
+        assert found.tolist() == [[0.0, 5.0], [5.0, 0.0]]
     far = field._replace(models=torch.tensor([[1.0, 0.0], [4.0, 4.0]]))
-    assert client_distances([far], moved=True)[0, 1] == 0
+    assert client_distances([far], moved=True)[1][0, 1] == 0
 
 
 @pytest.mark.parametrize("method", [CFL(), FeSEM(k=2), IFCA(k=2), IFCA(k=2, average="gradients")])

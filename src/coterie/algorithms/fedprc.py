@@ -26,7 +26,7 @@ Differences from the thesis
   of the clients that answered, unless `neighbours` says another number.
 - The factors are those of the updates w_i - c_k. The thesis takes the models (`lof=models`), among
   which distances between clusters hide an update that is ten times too long.
-- The last step, fine-tuning of a model for each client, is not part of the method here.
+- The last step, fine-tuning of a model for each client, is a setting of every run (`finetune`).
 - Only the clients that answer in a round are clustered. Others keep their cluster. A cluster that
   has only outliers keeps its centre. An outlier is served the centre it is nearest to.
 - A client without a cluster takes the centre with the lowest loss (section 4.3.1), then trains.
@@ -83,7 +83,7 @@ class FedPRC(CentreSettings):
     )
     weighting: str = weighting_setting()
 
-    traits: ClassVar[Traits] = Traits(clusters="k", models="models")
+    traits: ClassVar[Traits] = Traits(clusters="k", models="models", averages=False)
 
     def init(self, start: Start) -> State:
         at_most_clients(self, "k", start.clients)
@@ -120,7 +120,7 @@ class FedPRC(CentreSettings):
             cluster=state.cluster.index_put((ids,), near),
             excluded=state.excluded.index_put((ids,), ~inlier),
         )
-        return after, Info(ids, near, self.k, {"excluded": int((~inlier).sum())})
+        return after, Info(ids, near, self.k, excluded=ids[~inlier])
 
     def serve(self, state: State, clients: Clients) -> Serving:
         clients, cluster = steps.with_newcomers(self.choose, state.models, state.cluster, clients)
@@ -133,6 +133,6 @@ class FedPRC(CentreSettings):
     fit = first_centres.fit
     choose = steps.choose
 
-    @on_client
+    @on_client(origins={"model": "model"})
     def train(self, cohort: Cohort, model: Tensor) -> Upload:
         return Upload(self.local_update(cohort, model), cohort.size)

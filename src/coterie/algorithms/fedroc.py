@@ -31,8 +31,10 @@ Differences from the thesis
 - A client that is drawn twice counts twice in the M step of its block, and trains once.
 - Only the clients that take part in a round are in its blocks. A client whose model the server does
   not have trains from the centre with the lowest loss, beside the block.
-- A cluster of which nobody trained keeps the centre it had. In the end every client is served the
-  centre nearest to the model that the server has of it.
+- A cluster of which nobody trained keeps the centre it had.
+- Clients are served the centre with the lowest loss on their training samples. In the author's code
+  it is the one nearest to the model that the server has of the client (`serves=nearest`), which is
+  from another time than the centres unless the client was in the last block.
 """
 
 from __future__ import annotations
@@ -108,7 +110,13 @@ class FedRoC(CentreSettings):
         "clients", "what blocks are drawn from; clusters: each alike", one_of("clients", "clusters")
     )
 
-    traits: ClassVar[Traits] = Traits(clusters="k", models="models")
+    serves: str = setting(
+        "loss",
+        "the centre a client uses; loss: the best one, nearest: to what the server has of it",
+        one_of("loss", "nearest"),
+    )
+
+    traits: ClassVar[Traits] = Traits(clusters="k", models="models", averages=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -175,12 +183,15 @@ class FedRoC(CentreSettings):
         return after, Info(ids, after.cluster[ids], self.k)
 
     def serve(self, state: State, clients: Clients) -> Serving:
+        if self.serves == "loss":
+            models = state.models
+            return steps.serve_by_choice(self.choose, models, clients, models=models)
         clients, cluster = steps.with_newcomers(self.choose, state.models, state.cluster, clients)
         return Serving(state.models, clients.ids, cluster[clients.ids])
 
     choose = steps.choose
 
-    @on_client
+    @on_client(origins={"model": "model"})
     def train(self, cohort: Cohort, model: Tensor) -> Upload:
         return Upload(self.local_update(cohort, model.expand(len(cohort), -1)))
 

@@ -77,7 +77,8 @@ class FeSEMMA(LocalTraining):
 
     @property
     def traits(self) -> Traits:
-        return Traits(clusters="k", models="models", clients_draw=self.begin != "common")
+        draw = self.begin != "common"
+        return Traits(clusters="k", models="models", clients_draw=draw, averages=False)
 
     def init(self, start: Start) -> State:
         at_most_clients(self, "k", start.clients)
@@ -113,11 +114,11 @@ class FeSEMMA(LocalTraining):
 
     choose = steps.choose
 
-    @on_client
+    @on_client(origins={"model": "model"})
     def fit(self, cohort: Cohort, model: Tensor) -> Fit:
         return Fit(self.local_update(cohort, self._begun(cohort, model)), cohort.size)
 
-    @on_client
+    @on_client(origins={"model": "model"})
     def train(self, cohort: Cohort, model: Tensor) -> Upload:
         return Upload(self.local_update(cohort, model), cohort.size)
 

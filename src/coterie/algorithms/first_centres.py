@@ -9,7 +9,7 @@ says over which of their parameters distances are.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from coterie.core.layout import Layout
 from coterie.core.local_training import LocalTraining
 from coterie.core.settings import setting
 from coterie.core.shared_trunk import SharedTrunk
+from coterie.core.task import Task
 from coterie.core.validate import at_least
 from coterie.vectors.folds import ByCluster, NearestCentre
 from coterie.vectors.kmeans import ITERATIONS, centroids, kmeans, nearest_centre
@@ -53,7 +54,12 @@ class CentreSettings(LocalTraining):
     sample: int = setting(500, "clients by whom the first centres are found", at_least(1))
 
 
-@on_client
+def fit_origin(algorithm: Any, task: Task, sent: Mapping[str, Any]) -> Tensor:
+    """What clients began their fit at, [p]: the clustered part of the common model."""
+    return clustered_part(task.layout, algorithm.part).parts(sent["model"])[0]
+
+
+@on_client(origins={"model": fit_origin})
 def fit(self: CentreSettings, cohort: Cohort, model: Tensor) -> Fit:
     w = self.local_update(cohort, model.expand(len(cohort), -1))
     return Fit(clustered_part(cohort.task.layout, self.part).parts(w)[0], cohort.size)

@@ -20,14 +20,13 @@ Differences from the paper
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
 from coterie.algorithms import steps
-from coterie.algorithms.first_centres import FirstClustering, Fit, clustered_part
+from coterie.algorithms.first_centres import FirstClustering, Fit, clustered_part, fit_origin
 from coterie.core.algorithm import Info, Serving, Start, Traits
 from coterie.core.clients import Clients, Each, on_client
 from coterie.core.cohort import Cohort
@@ -35,7 +34,6 @@ from coterie.core.errors import SettingError
 from coterie.core.fields import Model, Size
 from coterie.core.local_training import LocalTraining, weighting_setting
 from coterie.core.settings import setting
-from coterie.core.task import Task
 from coterie.core.validate import at_least, at_most_clients, fraction
 from coterie.vectors.folds import ByCluster, RowSent
 
@@ -48,11 +46,6 @@ class State(NamedTuple):
 class Upload(NamedTuple):
     model: Model  # [m, d] w_i
     size: Size  # [m] samples n_i
-
-
-def fit_origin(one_shot: OneShot, task: Task, sent: Mapping[str, Any]) -> Tensor:
-    """What clients began their fit at, [p]: the clustered part of the common model."""
-    return clustered_part(task.layout, one_shot.part).parts(sent["model"])[0]
 
 
 @dataclass(frozen=True, kw_only=True)

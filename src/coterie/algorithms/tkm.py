@@ -61,7 +61,7 @@ class TKM(CentreSettings):
     trim: float = setting(0.05, "share beta that means leave out at each end", at_least(0))
     iterations: int = setting(8, "iterations of k-means before the first round", at_least(1))
 
-    traits: ClassVar[Traits] = Traits(clusters="k", models="models")
+    traits: ClassVar[Traits] = Traits(clusters="k", models="models", averages=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -94,6 +94,6 @@ class TKM(CentreSettings):
     fit = first_centres.fit
     choose = steps.choose
 
-    @on_client
+    @on_client(origins={"model": "model"})
     def train(self, cohort: Cohort, model: Tensor) -> Upload:
         return Upload(self.local_update(cohort, model))

@@ -4,7 +4,7 @@ A screen looks at all clients of a call together, whatever their clusters. Adver
 majority of one cluster, where no robust mean helps, are still a minority of all.
 
     norm   who moved more than `limit` times as far as the median of all clients
-    lof    whose local outlier factor is above `limit` (vectors/outlier_factors.py)
+    lof    whose local outlier factor is above `limit` (vectors/outlier_factor.py)
 
 An excluded client has not answered, as far as the algorithm can tell.
 """
@@ -24,7 +24,7 @@ from coterie.channel.displacements import (
     displacement_norms,
 )
 from coterie.core.clients import Call
-from coterie.vectors.outlier_factors import outlier_factors
+from coterie.vectors.outlier_factor import factors_of_distances
 from coterie.vectors.robust import distances_from_products
 
 LIMITS = {"norm": 3.0, "lof": 1.5}
@@ -49,8 +49,9 @@ class Screen:
         if self.kind == "norm":
             fine = norms_within(displacement_norms(fields), limit)
         else:
-            distance = client_distances(fields, moved=self.of == "updates")
-            fine = outlier_factors(distance, self.neighbours or len(ids) // 2) <= limit
+            finite, distance = client_distances(fields, moved=self.of == "updates")
+            fine = finite.clone()
+            fine[finite] = factors_of_distances(distance, self.neighbours) <= limit
         if bool(fine.all()):
             return ids, upload
         self.excluded += ids[~fine].tolist()
@@ -70,14 +71,17 @@ def norms_within(norms: Tensor, limit: float) -> Tensor:
     return finite & (norms <= limit * norms[finite].median())
 
 
-def client_distances(fields: list[Displaced], *, moved: bool) -> Tensor:
-    """The Euclidean distances [a, a] between what clients sent, or between how they moved."""
-    count = len(fields[0].value)
-    products = torch.zeros(count, count, dtype=torch.float64)
+def client_distances(fields: list[Displaced], *, moved: bool) -> tuple[Tensor, Tensor]:
+    """Who sent finite numbers only [a], and the Euclidean distances [b, b] between these clients.
+
+    The distances are between what they sent, or between how they moved.
+    """
     finite = torch.stack([field.value.isfinite().all(1) for field in fields]).all(0)
+    count = int(finite.sum())
+    products = torch.zeros(count, count, dtype=torch.float64)
     for block in displacement_blocks(fields, moved=moved):
-        block = torch.where(finite[:, None], block, 0).double()
-        # Around the median of all, so that what lies far from zero keeps its digits.
-        block = block - block[finite].median(0).values if bool(finite.any()) else block
+        block = block[finite].double()
+        if count:  # around the median of all, so that what lies far from zero keeps its digits
+            block = block - block.median(0).values
         products.addmm_(block, block.T)
-    return distances_from_products(products, finite).sqrt()
+    return finite, distances_from_products(products, torch.ones(count, dtype=torch.bool)).sqrt()

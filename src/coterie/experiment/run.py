@@ -33,7 +33,13 @@ from coterie.experiment.frames import clients_frame, history_frame
 from coterie.experiment.initial import Initial, given_models
 from coterie.experiment.newcomers import newcomers_of, personalise_newcomers
 from coterie.experiment.participants import OnReply, identify_sampling
-from coterie.experiment.run_result import run_config, run_result, write_outcome, write_run_page
+from coterie.experiment.run_result import (
+    run_config,
+    run_result,
+    with_exclusions,
+    write_outcome,
+    write_run_page,
+)
 from coterie.experiment.settings import RunSettings
 from coterie.experiment.threats import attacked_clients, check_threats
 from coterie.experiment.training import Training, check_withholding
@@ -185,7 +191,8 @@ class Run:
     @property
     def clients(self) -> Any:
         """A pandas frame with a row for each client; what is not known of one is missing."""
-        return clients_frame(self.training.outcome.tables["clients"])
+        tables = with_exclusions(self.training.outcome.tables, self.records)
+        return clients_frame(tables["clients"])
 
     def model(self, client: int | str) -> nn.Module:
         """The network that serves a client, by its id or name: a copy, ready to predict.

@@ -26,16 +26,20 @@ def outlier_factors(points: Tensor, neighbours: int = 0) -> Tensor:
     [1.0, 1.0, 1.0, 1.0, 65.0]
     """
     finite = points.isfinite().all(1)
-    factors = torch.where(finite, 1.0, torch.inf).double()
-    count = int(finite.sum())
-    if count < 2:
-        return factors
-    inside = points if count == len(points) else points[finite]
-    near = max(1, min(neighbours or count // 2, count - 1))
-    apart = distances_between(inside).numpy()
-    found = LocalOutlierFactor(n_neighbors=near, metric="precomputed").fit(apart)
-    factors[finite] = -torch.from_numpy(found.negative_outlier_factor_)
+    inside = points if bool(finite.all()) else points[finite]
+    factors = torch.full((len(points),), torch.inf, dtype=torch.float64)
+    factors[finite] = factors_of_distances(distances_between(inside), neighbours)
     return factors
+
+
+def factors_of_distances(apart: Tensor, neighbours: int = 0) -> Tensor:
+    """The local outlier factor [n] of points at Euclidean distances [n, n] from each other."""
+    count = len(apart)
+    if count < 2:
+        return torch.ones(count, dtype=torch.float64)
+    near = max(1, min(neighbours or count // 2, count - 1))
+    found = LocalOutlierFactor(n_neighbors=near, metric="precomputed").fit(apart.numpy())
+    return -torch.from_numpy(found.negative_outlier_factor_)
 
 
 def distances_between(points: Tensor) -> Tensor:
@@ -44,6 +48,8 @@ def distances_between(points: Tensor) -> Tensor:
     They are those of inner products, seen from the point of median length: from a mean that a few
     huge points have carried away, all others would look alike.
     """
+    if not len(points):
+        return torch.zeros(0, 0, dtype=torch.float64)
     middle = torch.linalg.vector_norm(points, dim=1, dtype=torch.float64).argsort()[
         len(points) // 2
     ]
