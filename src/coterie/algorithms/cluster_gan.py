@@ -95,7 +95,7 @@ class ClusterGAN(GradientSettings):
     weighting: str = weighting_setting()
     tries: int = setting(10, "starts of k-means, of which the best is kept", at_least(1))
 
-    traits: ClassVar[Traits] = Traits(clusters="k", clients_draw=True)
+    traits: ClassVar[Traits] = Traits(clusters="k", clients_draw=True, by_sample=True)
     suggests: ClassVar[dict[str, Any]] = {"rounds": 80, "network": "gan"}
 
     def task(self, default: Task, federation: Federation) -> Task:

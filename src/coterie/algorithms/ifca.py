@@ -93,7 +93,7 @@ class IFCA(Resampling):
         0, "rounds of rest after which clients get only their own model; 0: never", at_least(0)
     )
     recheck: int = setting(10, "rounds after which identities are chosen again", at_least(1))
-    start: str = setting("farthest", "start policy", one_of(*starts.POLICIES))
+    start: str = starts.start_setting()
     tries: int = setting(10, "draws of k models that restarts and reject may make", at_least(1))
     start_rounds: int = setting(10, "training rounds in restarts, warm and farthest", at_least(1))
     start_distance: float = setting(

@@ -41,6 +41,8 @@ class Start:
     parameters: Tensor | None = None  # [groups, d] true parameters; for reference starts only
     initial: Tensor | None = None  # [j, d] the models to begin with; None: the task draws them
     asked: list[int] = field(default_factory=list)  # how many models were asked for, each time
+    wary: bool = False  # whether some clients may be adversaries: the run attacks or defends
+    teachers: list[int] = field(default_factory=list)  # whose training made the first models
 
     def models(self, count: int, attempt: int = 0, *, distinct: bool = True) -> Tensor:
         """`count` models to begin with [count, d]; another `attempt`, other draws.
@@ -111,7 +113,9 @@ class Traits:
     soft: bool = False  # whether clients are served mixtures of models
     draws: bool = True  # whether it draws, its first models or others, so that seeds matter
     withholds: bool = False  # whether its server can do without knowing who is in which cluster
-    clients_draw: bool = False  # whether its clients draw by their ids, so that ids matter
+    clients_draw: bool = False  # whether clients draw, or are drawn, by their ids: these matter
+    by_sample: bool = False  # whether it clusters samples, so that no one model serves a client
+    averages: bool = True  # whether its rounds make means by `ByCluster`, which may be robust ones
 
 
 def traits_of(algorithm: object) -> Traits:
@@ -128,6 +132,7 @@ class Info(NamedTuple):
     clusters: int  # how many clusters the algorithm keeps
     metrics: Mapping[str, float] = {}
     weights: Tensor | None = None  # [k] of the clusters in this round, where that is all it knows
+    excluded: Tensor | None = None  # [e] clients that answered and were left out of all means
 
 
 class Serving(NamedTuple):

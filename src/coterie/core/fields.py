@@ -63,6 +63,11 @@ def roles(upload: type) -> dict[str, Role]:
     }
 
 
+def moves_models(upload: type) -> bool:
+    """Whether an upload has a model, an update, or a part of one."""
+    return any(role in (Role.MODEL, Role.UPDATE) for role in roles(upload).values())
+
+
 def field_of_role(upload: type, role: Role) -> str | None:
     """The first field of an upload that has a role, None if there is none."""
     return next((field for field, own in roles(upload).items() if own is role), None)

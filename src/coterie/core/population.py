@@ -23,11 +23,12 @@ from coterie.core.clients import (
     LinearFold,
     Listener,
     Stacked,
+    declared_origins,
     step_name,
 )
 from coterie.core.cohort import Memory
 from coterie.core.errors import CoterieError, SettingError
-from coterie.core.fields import Role, field_of_role
+from coterie.core.fields import Role, field_of_role, moves_models
 from coterie.core.step_checks import (
     check_client_step,
     check_downloads,
@@ -39,6 +40,8 @@ from coterie.core.task import Task
 # What clients are asked for: a start of the run, a round of it, or how they are to be served, which
 # changes nothing that they keep.
 Purpose = Literal["start", "round", "serve"]
+# Another fold in the place of one, as a robust mean in that of a mean; the same if it has none.
+ReplaceFold = Callable[[Callable[..., Any], Fold[Any]], Fold[Any]]
 
 
 class Population(Protocol):
@@ -103,6 +106,8 @@ class RoundClients:
         self._participants, self._silent = len(ids), SilentClients()  # shared with other views
         self._channel: tuple[Filter, ...] = ()
         self._listener: Listener | None = None
+        self._inspectors: tuple[Filter, ...] = ()
+        self._replace_fold: ReplaceFold | None = None
         self.withheld = False
 
     def only(self, ids: Tensor) -> RoundClients:
@@ -134,6 +139,20 @@ class RoundClients:
         view._listener = listener or self._listener
         return view
 
+    def defended(
+        self, *inspectors: Filter, replace_fold: ReplaceFold | None = None
+    ) -> RoundClients:
+        """The same clients, whose models the server looks at before it folds them.
+
+        An inspector is a filter that is given the uploads of all clients of a call at once. It sees
+        those of steps that train and send models or updates. `replace_fold` gives the fold that
+        takes the place of an algorithm's.
+        """
+        view = copy(self)
+        view._inspectors = (*self._inspectors, *inspectors)
+        view._replace_fold = replace_fold or self._replace_fold
+        return view
+
     def run(
         self, step: Callable[..., Any], *, fold: Fold[Any] | None = None, **message: Any
     ) -> tuple[Tensor, Any]:
@@ -154,15 +173,49 @@ class RoundClients:
             channel=self._channel,
             listener=self._listener,
             withheld=self.withheld,
+            origins=self._origins(step, fold, message),
             participants=self._participants,
             silent=self._silent.beside(self.ids),
         )
         self._calls[0] += 1
         if self._listener is not None:
             self._listener.on_call(call)
+        if call.trains and self._replace_fold is not None:
+            fold = self._replace_fold(step, fold)
+        if call.trains and self._inspectors and sends_models(step):
+            return self._inspect(call, fold)
         ids, total = self.runner.collect(call, fold)
         self._silent.note(self.ids, ids)
         return ids, fold.finish(total, message)
+
+    def _origins(
+        self, step: Callable[..., Any], fold: Fold[Any], message: dict[str, Any]
+    ) -> dict[str, str | Tensor]:
+        """What the models that clients send are displacements of."""
+        origins = declared_origins(step, self.task, message)
+        return origins | dict(getattr(fold, "models", {}))
+
+    def _inspect(self, call: Call, fold: Fold[Any]) -> tuple[Tensor, Any]:
+        """Who is left, and the fold of their uploads, when inspectors have seen them all."""
+        stacked = Stacked(getattr(fold, "k", None))
+        ids, total = self.runner.collect(call, stacked)
+        self._silent.note(self.ids, ids)
+        upload = stacked.finish(total, call.message)
+        for inspector in self._inspectors:
+            if len(ids):
+                ids, upload = inspector.apply(call, ids, upload)
+        if isinstance(fold, Stacked):
+            return ids, upload if len(ids) else None
+        whole = fold.start()
+        if len(ids):
+            whole = fold.add(whole, ids, upload, call.message)
+        return ids, fold.finish(whole, call.message)
+
+
+def sends_models(step: Callable[..., Any]) -> bool:
+    """Whether clients send models or updates in a step, as far as it says what they send."""
+    upload = declared_upload(step)
+    return upload is None or moves_models(upload)
 
 
 class SilentClients:

@@ -33,6 +33,7 @@ from coterie.registry import (
     resolve,
     suggestions,
 )
+from coterie.starts import settled_start
 from coterie.tasks.defaults import default_task, prepare_task
 
 TABLES = (".csv", ".tsv", ".gz", ".parquet", ".feather", ".arrow")
@@ -177,11 +178,12 @@ def assemble_plan(
     """The plan with these values; of settings with several it holds the first."""
     values = values | {name: several[0] for name, several in grid.items()}
     settings = make_settings(RunSettings, values)
+    kind = make_settings(owners.algorithm, values)
     return Plan(
         algorithm,
         federation,
         values["network"],
-        algorithm_for_rounds(make_settings(owners.algorithm, values), settings.rounds),
+        settled_start(algorithm_for_rounds(kind, settings.rounds), settings.wary),
         make_settings(owners.federation, values),
         make_settings(owners.network, values),
         settings,

@@ -30,6 +30,8 @@ from coterie.core.layout import frozen_digest
 from coterie.data.federation import Federation
 from coterie.engine.client_memory import ClientMemory
 from coterie.engine.simulator import Simulator
+from coterie.evaluation.personal import FineTuning
+from coterie.experiment.finetuning import make_fine_tuning
 from coterie.flower.memory import RunMemory, check_kept
 from coterie.flower.node_scoring import score_clients
 from coterie.flower.node_steps import NodeSteps, find_step
@@ -127,6 +129,14 @@ class Node:
         }
         self.folder = Path(file.memory)
         self.steps = NodeSteps(self)
+
+    @property
+    def fine_tuning(self) -> FineTuning:
+        """How its clients fine-tune models: as the app says, whatever a message asks for."""
+        found = make_fine_tuning(self.app.plan.algorithm, self.app.plan.settings)
+        if found is None:
+            raise BadPacket("the clients of this app are not to fine-tune their models")
+        return found
 
     def locate(self, ids: Tensor) -> Tensor:
         """Where clients lie among those of this node."""

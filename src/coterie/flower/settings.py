@@ -20,6 +20,7 @@ from coterie.core.task import Task
 from coterie.core.validate import above, at_least, fraction
 from coterie.data.federation import Federation
 from coterie.data.tables.schema import Schema
+from coterie.experiment.finetuning import check_fine_tuning
 from coterie.experiment.plan import Plan, build_federation, plan_again
 from coterie.experiment.settings import make_settings, parse_settings, setting_names
 from coterie.experiment.training import check_withholding
@@ -69,6 +70,12 @@ class App:
                     f"{self.plan.algorithm_name}, {self.plan.federation_name} or "
                     f"{self.plan.network_name}"
                 )
+        check_fine_tuning(self.plan.algorithm, self.plan.settings)
+        if self.plan.settings.attack != "none":
+            raise SettingError(
+                f"`attack` must be none in a deployment, for attacks are simulated, got "
+                f"{self.plan.settings.attack}"
+            )
         if self.plan.settings.withheld:
             check_withholding(self.plan.algorithm, self.plan.settings)
             check_steps_fold(self.plan.algorithm)

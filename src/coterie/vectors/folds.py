@@ -159,17 +159,21 @@ class ByCluster:
         assert self.by_size or largest_weight == 1, "without `by_size` every client weighs 1"
         return joint_bound(self, limits, largest_weight)
 
+    def clusters(self, ids: Tensor, upload: Any, sent: Message) -> Tensor:
+        """The cluster of each client, [m]: as it says itself, or as the server finds it."""
+        check_summed_fields(self, upload, sent, (len(ids),))
+        if self.assign is not None:
+            return self.assign.clusters(ids, upload, sent)
+        found = required_field(upload, Role.CLUSTER)
+        check_index(f"the clusters of {type(upload).__name__}", found, self.k)
+        return found
+
     def _members(self, ids: Tensor, upload: Any, sent: Message) -> tuple[Tensor, Tensor]:
         """The cluster of each client [m], and [k, m] whose row j has the weights of those in j.
 
         So a sum is one product.
         """
-        check_summed_fields(self, upload, sent, (len(ids),))
-        if self.assign is not None:
-            cluster = self.assign.clusters(ids, upload, sent)
-        else:
-            cluster = required_field(upload, Role.CLUSTER)
-            check_index(f"the clusters of {type(upload).__name__}", cluster, self.k)
+        cluster = self.clusters(ids, upload, sent)
         member = torch.zeros(self.k, len(ids), dtype=torch.float64, device=cluster.device)
         weight: Tensor | float = 1.0
         if self.by_size:
