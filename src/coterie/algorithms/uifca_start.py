@@ -66,7 +66,7 @@ def count_starts(settings: Any, features: int) -> int:
         return settings.restarts or 1
     if settings.fit == "descent":
         return 4
-    return max(1, min(16, MOST_MOMENTS // (settings.k * features**2)))
+    return max(1, min(16, MOST_MOMENTS // (int(settings.k) * features**2)))
 
 
 def ask_k_fed(algorithm: Any, clients: Clients, seed: Tensor) -> tuple[Tensor, Tensor]:
