@@ -5,7 +5,7 @@ import coterie
 from coterie import FedPRC, FeSEM
 from coterie.algorithms.fedprc import State
 from coterie.evaluation.measures import clustering_scores
-from tests.algorithms.boost import boosted_run
+from tests.algorithms.boost import Boost, boosted_run
 from tests.algorithms.lines import simulator, start_of
 
 ATTACKERS = [1, 6, 11, 16]
@@ -63,12 +63,12 @@ def test_a_cluster_of_outliers_keeps_its_centre():
 
 
 def test_a_client_is_excluded_until_it_is_not():
-    fedprc = FedPRC(lr=0.25, steps=1, neighbours=2)
+    fedprc = FedPRC(k=1, lr=0.25, steps=1, neighbours=2)
     before = state([1.0], [0, 0, 0, 0, 0])._replace(excluded=torch.tensor([False] * 4 + [True]))
-    some = simulator([1, 3, 5, 2, 4]).at("round", 0, ids=torch.arange(4))
-    after, _ = fedprc.round(before, some)
+    clients = simulator([1, 3, 5, 2, 4])
+    after, _ = fedprc.round(before, clients.at("round", 0, ids=torch.arange(4)))
     assert after.excluded.tolist() == [False] * 4 + [True]
-    after, info = fedprc.round(after, simulator([1, 3, 5, 2, 4]).at("round", 1))
+    after, info = fedprc.round(after, clients.at("round", 1))
     assert after.excluded.tolist() == [False] * 5
     assert info.excluded.tolist() == []
 
@@ -120,8 +120,7 @@ def test_a_reversed_update_is_seen_among_updates_only(lof, found):
     federation, task = digits()
     run = coterie.simulate(FeSEM(k=4), federation, task, rounds=15, evaluate=15)
     before = State(run.models, run.clusters, torch.zeros(40, dtype=torch.bool))
-    reversed_run = boosted_run(FedPRC(k=4, lof=lof), federation, task, ATTACKERS, -10.0, rounds=0)
-    clients = reversed_run.training.participants.of_round(15)
+    clients = run.population.at("round", 15).through(Boost(frozenset(ATTACKERS), -10.0))
     after, _ = FedPRC(k=4, lof=lof).round(before, clients)
     excluded = after.excluded.nonzero().flatten().tolist()
     assert excluded == (ATTACKERS if found else [])

@@ -3,7 +3,7 @@ import torch
 
 import coterie
 from coterie import FedRoC
-from coterie.algorithms.fedroc import Block, State
+from coterie.algorithms.fedroc import JudgedBlock, State
 from coterie.core.errors import CoterieWarning, SettingError
 from tests.algorithms.lines import simulator, start_of
 
@@ -49,7 +49,7 @@ def test_the_risk_of_a_block_is_to_its_own_means_or_that_of_all_to_its_centres()
 
 def block(risk, cluster):
     places = torch.arange(len(cluster))
-    return Block(places, torch.tensor(cluster), torch.zeros(2, 1), risk)
+    return JudgedBlock(places, torch.tensor(cluster), torch.zeros(2, 1), risk)
 
 
 def test_the_median_of_the_blocks_that_count():
@@ -62,7 +62,7 @@ def test_the_median_of_the_blocks_that_count():
 
 
 def test_a_client_that_is_drawn_twice_is_one_member():
-    twice = Block(torch.tensor([4, 4, 5]), torch.tensor([0, 0, 1]), torch.zeros(2, 1), 0.0)
+    twice = JudgedBlock(torch.tensor([4, 4, 5]), torch.tensor([0, 0, 1]), torch.zeros(2, 1), 0.0)
     assert FedRoC(k=2, members=1)._counts(twice)
     assert not FedRoC(k=2, members=2)._counts(twice)
 

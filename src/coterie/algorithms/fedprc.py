@@ -96,7 +96,7 @@ class FedPRC(CentreSettings):
             outliers_first=self.order == "screened",
         )
         clients = start.sample(0, at_least=PANEL * self.k)
-        found = how.find(self.fit, clients, start.models(1)[0], start.seed)
+        found = how.find(self.fit_part, clients, start.models(1)[0], start.seed)
         return State(*found, excluded=torch.zeros(start.clients, dtype=torch.bool))
 
     def round(self, state: State, clients: Clients) -> tuple[State, Info]:
@@ -130,7 +130,7 @@ class FedPRC(CentreSettings):
         """Which clients are no outliers [a], by their models or updates [a, p]."""
         return outlier_factors(points, self.neighbours) <= self.threshold
 
-    fit = first_centres.fit
+    fit_part = first_centres.fit_part
     choose = steps.choose
 
     @on_client(origins={"model": "model"})

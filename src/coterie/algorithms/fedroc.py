@@ -83,7 +83,7 @@ class Upload(NamedTuple):
     model: Model  # [m, d] w_i
 
 
-class Block(NamedTuple):
+class JudgedBlock(NamedTuple):
     """A block of clients, as it is judged."""
 
     places: Tensor  # [n_B] of clients among those it was drawn from; one may be there twice
@@ -210,7 +210,9 @@ class FedRoC(CentreSettings):
             return order[draw_blocks(len(points), self.blocks, size, generator)]
         return order[draw_blocks_by_cluster(cluster[order], self.blocks, size, generator)]
 
-    def _judge(self, points: Tensor, places: Tensor, cluster: Tensor, centres: Tensor) -> Block:
+    def _judge(
+        self, points: Tensor, places: Tensor, cluster: Tensor, centres: Tensor
+    ) -> JudgedBlock:
         """A block of points [n, p] with its risk: mean squared distances to its own centres."""
         if self.risk == "block":
             apart = squared_distances(points[places], centres)
@@ -218,15 +220,15 @@ class FedRoC(CentreSettings):
         else:
             apart = squared_distances(points, centres).amin(1).sort().values
             risk = apart[: max(1, int(TRUSTED * len(apart)))].mean()
-        return Block(places, cluster, centres, float(risk))
+        return JudgedBlock(places, cluster, centres, float(risk))
 
-    def _best(self, blocks: list[Block]) -> Block:
+    def _best(self, blocks: list[JudgedBlock]) -> JudgedBlock:
         """The block with the median risk, or with the lowest, of those that count."""
         counted = [block for block in blocks if self._counts(block)] or blocks
         risks = torch.tensor([block.risk for block in counted], dtype=torch.float64)
         return counted[median_place(risks) if self.risk == "block" else int(risks.argmin())]
 
-    def _counts(self, block: Block) -> bool:
+    def _counts(self, block: JudgedBlock) -> bool:
         """Whether each cluster has enough different clients in a block."""
         pairs = torch.stack([block.places, block.cluster]).unique(dim=1)
         return bool((torch.bincount(pairs[1], minlength=self.k) >= self.members).all())

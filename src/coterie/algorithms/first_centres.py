@@ -60,7 +60,7 @@ def fit_origin(algorithm: Any, task: Task, sent: Mapping[str, Any]) -> Tensor:
 
 
 @on_client(origins={"model": fit_origin})
-def fit(self: CentreSettings, cohort: Cohort, model: Tensor) -> Fit:
+def fit_part(self: CentreSettings, cohort: Cohort, model: Tensor) -> Fit:
     w = self.local_update(cohort, model.expand(len(cohort), -1))
     return Fit(clustered_part(cohort.task.layout, self.part).parts(w)[0], cohort.size)
 

@@ -74,7 +74,7 @@ class TKM(CentreSettings):
             self.k, self.part, self.tries, self.sample, self.trim, self.iterations
         )
         clients = start.sample(0, at_least=PANEL * self.k)
-        return State(*how.find(self.fit, clients, start.models(1)[0], start.seed))
+        return State(*how.find(self.fit_part, clients, start.models(1)[0], start.seed))
 
     def round(self, state: State, clients: Clients) -> tuple[State, Info]:
         clients, cluster = steps.with_newcomers(self.choose, state.models, state.cluster, clients)
@@ -91,7 +91,7 @@ class TKM(CentreSettings):
         clients, cluster = steps.with_newcomers(self.choose, state.models, state.cluster, clients)
         return Serving(state.models, clients.ids, cluster[clients.ids])
 
-    fit = first_centres.fit
+    fit_part = first_centres.fit_part
     choose = steps.choose
 
     @on_client(origins={"model": "model"})

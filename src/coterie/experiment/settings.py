@@ -114,6 +114,10 @@ class RunSettings(DefenceSettings, AttackSettings, PlainRunSettings):
         return self.defends or self.attack != "none"
 
 
+# An algorithm or data of a user's own may have settings of these names, if nobody attacks.
+ATTACK_OPTIONS = frozenset(field.name for field in fields(AttackSettings)) - {"attack"}
+
+
 @dataclass(frozen=True, kw_only=True)
 class NetworkChoice(Settings):
     """Which network is trained; its own settings are settings of the run as well."""
@@ -162,10 +166,15 @@ def split_words(words: Iterable[str]) -> tuple[list[str], list[str]]:
 
 
 def check_no_clash(owners: Iterable[type]) -> None:
-    """Refuse classes that share the name of a setting: both would get one value."""
+    """Refuse classes that share the name of a setting: both would get one value.
+
+    The options of an attack are the run's last: see `shadowed_options`.
+    """
     owner_of: dict[str, str] = {}
     for owner in owners:
         for name in setting_names(owner):
+            if owner is RunSettings and name in ATTACK_OPTIONS:
+                continue
             if name in owner_of:
                 raise SettingError(
                     f"`{name}` is a setting of {owner_of[name]} and of {owner.__name__}, "
@@ -174,13 +183,21 @@ def check_no_clash(owners: Iterable[type]) -> None:
             owner_of[name] = owner.__name__
 
 
+def shadowed_options(owners: Iterable[type]) -> frozenset[str]:
+    """The options of an attack whose names other owners of a run have settings of."""
+    others = setting_names(*(owner for owner in owners if owner is not RunSettings))
+    return ATTACK_OPTIONS & frozenset(others)
+
+
 def parse_settings(words: Iterable[str], owners: Iterable[type]) -> dict[str, Any]:
     """Values of `key=value` words, each of the type that one of `owners` gives the key.
 
     >>> parse_settings(["rounds=20", "fraction=0.5"], [RunSettings])
     {'rounds': 20, 'fraction': 0.5}
     """
-    known = {setting.name: setting for owner in owners for setting in settings_of(owner)}
+    known: dict[str, Setting] = {}
+    for owner in owners:
+        known = {setting.name: setting for setting in settings_of(owner)} | known
     values: dict[str, Any] = {}
     for word in words:
         name, equals, text = word.partition("=")
