@@ -111,6 +111,15 @@ class Task(Protocol):
         Outputs [m, c, n] and targets [m, n] give [m, c, n].
         """
 
+    def model_gradients(
+        self, tensors: dict[str, Tensor], x: Tensor, y: Tensor, weight: Tensor
+    ) -> list[Tensor] | None:
+        """The derivative of each client's weighted losses by its trained tensors, in their order.
+
+        Clients have tensors [m, ...], samples [m, n, ...] and weights of these [m, n]. None: there
+        is no shorter way to it than to differentiate.
+        """
+
     def mix(self, outputs: Tensor, shares: Tensor) -> Tensor:
         """The output [m, n, ...] of a mixture, so that `losses` and `score` are those of it.
 

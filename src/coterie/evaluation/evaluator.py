@@ -34,6 +34,7 @@ class Evaluator:
     protocol: str  # as the run has it; `auto` is replaced
     withheld: bool = False  # whether the server is not told which client is in which cluster
     tuning: FineTuning | None = None  # how clients fine-tune their models after the last round
+    attackers: Tensor | None = None  # [m] who attacks; metrics are those of the others
 
     def __post_init__(self) -> None:
         self.protocol = resolve_protocol(self.protocol, self.federation)
@@ -50,10 +51,10 @@ class Evaluator:
         """
         scorer = self.scorer
         if not scorer.tested:
-            return scorer.score(self.serve(state), "train", with_map=not self.withheld)
+            return self._score(self.serve(state), "train")
         if not self.federation.unseen:
             by = "test" if self.protocol == "test-loss" else "train"
-            return scorer.score(self.serve(state, by), "test", with_map=not self.withheld)
+            return self._score(self.serve(state, by), "test")
         serving = self.serve(state, "test")
         if serving.adapt is None:
             return scorer.score(serving, "test")
@@ -93,11 +94,25 @@ class Evaluator:
         after = {f"{prefix}{name}": value for name, value in personal.summary.metrics.items()}
         return before | after | untuned | personal.metrics()
 
+    def _score(self, serving: Serving, part: str) -> Evaluation:
+        """Score clients that train, the honest ones and beside them those who attack."""
+        with_map = not self.withheld
+        if self.attackers is None or serving.choose is not None:
+            return self.scorer.score(serving, part, with_map=with_map)
+        bad = self.attackers[serving.ids]
+        honest = self.scorer.score(serving.for_clients(~bad), part, with_map=with_map)
+        return honest._replace(attackers=self.scorer.score(serving.for_clients(bad), part))
+
     def metrics(self, evaluation: Evaluation, cluster: Tensor) -> dict[str, float]:
         """All numbers of a state; `cluster` [m] is where the training clients are, -1 unknown."""
         prefix = "" if self.scorer.tested else "train_"
         numbers = {prefix + name: value for name, value in evaluation.summary.metrics.items()}
-        known = cluster >= 0
+        if evaluation.attackers is not None:
+            theirs = evaluation.attackers.summary.metrics
+            numbers |= {
+                f"attackers_{prefix}{n}": theirs[n] for n in ("accuracy", "loss") if n in theirs
+            }
+        known = cluster >= 0 if self.attackers is None else (cluster >= 0) & ~self.attackers
         found, true = cluster[known], self.federation.cluster
         true = None if true is None else true[known]
         samples = evaluation.samples
@@ -194,8 +209,15 @@ class Evaluator:
             unseen["accuracy"] = fill_column(rows, tested.get("accuracy"), len(sizes))
             unseen["loss"] = fill_column(rows, tested.get("loss", torch.zeros(0)), len(sizes))
         elif self.scorer.tested:
-            ids = evaluation.serving.ids
-            clients["accuracy"] = fill_column(ids, tested.get("accuracy"), count)
+            ids, accuracy = evaluation.serving.ids, tested.get("accuracy")
+            beside = evaluation.attackers
+            if beside is not None and accuracy is not None:
+                ids = torch.cat([ids, beside.serving.ids])
+                theirs = beside.summary.clients.get("accuracy", accuracy[:0])
+                accuracy = torch.cat([accuracy, theirs])
+            clients["accuracy"] = fill_column(ids, accuracy, count)
+        if self.attackers is not None:
+            clients["attacker"] = self.attackers.tolist()
         if personal is not None:
             clients |= personal_columns(personal, clients["accuracy"], count)
         tables = {"map": what, "clients": clients, "test_clients": unseen}

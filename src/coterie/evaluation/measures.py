@@ -16,11 +16,23 @@ OF_TUNING = ("tuned", "tuned_distance", "davies_bouldin")
 OF_CLUSTERS = ("clusters", "ari", "nmi", "purity")
 OF_TRUTH = ("distance", "distance_nearest", "success", "success_nearest")
 OF_COPIES = ("success_any", "success_any_nearest")
+OF_ATTACKS = (
+    "attackers_accuracy",
+    "attackers_loss",
+    "attackers_train_accuracy",
+    "attackers_train_loss",
+    "attacker_share",
+    "attacking_teachers",
+    "excluded",
+    "detection_precision",
+    "detection_recall",
+    "false_exclusion",
+)
 FIXED_METRICS = frozenset(
     [
         *(f"{way}{name}" for way in ("", "train_") for name in OF_SAMPLES),
         *(f"untuned_{way}{name}" for way in ("", "train_") for name in OF_SAMPLES),
-        *(*OF_TUNING, *OF_CLUSTERS, *OF_TRUTH, *OF_COPIES),
+        *(*OF_TUNING, *OF_CLUSTERS, *OF_TRUTH, *OF_COPIES, *OF_ATTACKS),
     ]
 )
 

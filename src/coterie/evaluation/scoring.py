@@ -54,6 +54,20 @@ class Evaluation(NamedTuple):
     summary: TaskMetrics
     samples: SampleClusters | None = None
     groups: ClusterSummary | None = None  # where single clients are withheld
+    attackers: Evaluation | None = None  # of those who attack; all else is of the honest ones
+
+    @property
+    def everybody(self) -> Serving:
+        """Which model serves which client, of those who attack as well."""
+        if self.attackers is None:
+            return self.serving
+        mine, theirs = self.serving, self.attackers.serving
+        ids, order = torch.cat([mine.ids, theirs.ids]).sort()
+        mixture = None
+        if mine.mixture is not None and theirs.mixture is not None:
+            mixture = torch.cat([mine.mixture, theirs.mixture])[order]
+        cluster = torch.cat([mine.cluster, theirs.cluster])[order]
+        return mine._replace(ids=ids, cluster=cluster, mixture=mixture)
 
     @property
     def scored(self) -> int:

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import CoterieError, DataError, SettingError, did_you_mean
+from coterie.core.imports import describe_failure
 from coterie.core.layout import frozen_digest
 from coterie.data.federation import Federation
 from coterie.engine.client_memory import ClientMemory
@@ -244,8 +245,15 @@ class NodeWorker:
         try:
             reply = self.node.answer(packet)
             return Packet({**reply.header, "startup": startup}, reply.tensors)
-        except AssertionError as error:
-            raise CoterieError(f"the step could not be carried out: {error}") from error
+        except CoterieError:
+            raise
+        except Exception as error:
+            reason = describe_failure(error)
+            if reason is None and isinstance(error, AssertionError):
+                reason = f"the step could not be carried out: {error}"
+            if reason is None:
+                raise
+            raise CoterieError(reason) from error
 
 
 def reply_packet(

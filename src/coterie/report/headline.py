@@ -7,12 +7,13 @@ from typing import Any
 
 from coterie.report import number_format as numbers
 from coterie.report.clusters import Grouping
-from coterie.report.figures import LABELS, Columns, Round
+from coterie.report.figures import LABELS, THREATS, Columns, Round
 from coterie.report.run_files import RunFiles
 
 FRACTIONS = (
     *("accuracy", "accuracy_macro", "f1", "f1_macro", "f1_micro"),
     *("purity", "success", "tuned"),
+    *THREATS,
 )
 HEADLINE = ("accuracy", "train_accuracy", "success", "loss", "train_loss", "distance", "ari")
 AGREEMENTS = ("ari", "nmi")
@@ -39,6 +40,10 @@ def headline_cards(
         truth = len(groups.true)
         note = f"{truth} true" if truth else "true ones unknown"
         cards.append(("clusters", numbers.count(clusters), note))
+    if trained and trained.get("attacker"):
+        theirs = metrics.get("attackers_accuracy")
+        note = "" if theirs is None else f"{numbers.percent(theirs)} accuracy"
+        cards.append(("attackers", numbers.count(sum(trained["attacker"])), note))
     number = len(run.rounds)
     planned = (run.config.get("settings") or {}).get("rounds")
     members = f"{numbers.count(len(trained['client']))} clients" if trained else ""

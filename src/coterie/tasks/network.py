@@ -81,6 +81,12 @@ class NetworkTask(ABC):
         """Models are trained one by one, but for stacks of linear layers."""
         return False
 
+    def model_gradients(
+        self, tensors: dict[str, Tensor], x: Tensor, y: Tensor, weight: Tensor
+    ) -> list[Tensor] | None:
+        """None: the losses are differentiated, whatever the network is."""
+        return None
+
     def draw(self, generator: torch.Generator) -> Tensor:
         """A starting model [d]: of a network built anew, or the weights that a module brought."""
         if self._build is None:
