@@ -166,6 +166,10 @@ def test_a_node_that_is_silent_from_the_start_costs_its_clients_and_not_the_run(
         return "lost" if node == 3 else None
 
     run, _ = over_network(name, tmp_path, third_is_silent, quorum=0.5, patience=0.2)
-    assert [record["answered"] for record in run.records] == [6] * ROUNDS
+    answered = [record["answered"] for record in run.records]
+    if asks_some(name):
+        assert all(0 < count <= 6 for count in answered)
+    else:
+        assert answered == [6] * ROUNDS
     assert run.evaluation.serving.ids.tolist() == OF_NODE[1] + OF_NODE[2]
     assert bool(torch.isfinite(run.models).all())
