@@ -85,6 +85,9 @@ CASES = {
     "uifca-warm-noise": UIFCA(k=2, fresh=False, start="noise", steps=3, fit_rounds=1, batch=0),
     "uifca-exact": UIFCA(k=2, fit="exact", restarts=3, restart_rounds=2),
     "uifca-k-fed": UIFCA(k=2, start="k-fed", optimizer="adam", steps=2, constant="removed"),
+    "uifca-k-feds": UIFCA(
+        k=2, start="k-fed", restarts=2, restart_rounds=1, components=2, k_local=3, fit="exact"
+    ),
     "uifca-soft": UIFCA(k=2, assign="soft", prior=0.3, steps=2, fit_rounds=1, restarts=1),
     "uifca-folds": UIFCA(k=2, folds=2, prior=0.3, fit="exact", restarts=1),
     "cluster-gan": ClusterGAN(k=2, steps=1, critic_steps=1, batch=4, tries=2),

@@ -60,6 +60,19 @@ def test_a_file_beside_the_user_runs_describes_and_resumes(folder):
     assert "gap=2" in out, error
 
 
+def test_an_option_of_attacks_may_be_a_setting_of_ones_own_unless_somebody_attacks(folder):
+    mark, home = folder.mark, folder.folder
+    words = ["run", f"{mark}_method:Method", f"{mark}_data:Blobs", "rounds=1", "factor=0.5"]
+    code, _, error = coterie(home, *words, "--out", "quiet")
+    assert code == 0, error
+    settings = json.loads((home / "quiet" / "config.json").read_text())["settings"]
+    assert (settings["factor"], settings["attack"]) == (0.5, "none")
+    code, _, error = coterie(home, *words, "attack=boosted", "--out", "attacked")
+    assert code == 2
+    assert error.count("\n") == 1
+    assert "`factor` is an option of `attack`" in error
+
+
 def test_compare_gives_every_run_a_folder_of_its_own(folder):
     mark, home = folder.mark, folder.folder
     names = f"{mark}_method:Method,fedavg,{mark}_method:Alias"

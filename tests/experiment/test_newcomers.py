@@ -1,42 +1,18 @@
 """Clients that never took part, by the rule of section 4.3.1 of the multi-center thesis."""
 
+import runpy
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 import coterie
 from coterie.core.errors import DataError, SettingError
-from coterie.data.federation import Federation, Samples
+from coterie.data.federation import Federation
 
-SWAPPED = torch.arange(20) % 2 == 1  # of the newcomers, those who name digit y 9 - y
-
-
-def some_clients(samples, ids):
-    """The samples of clients `ids`, in this order."""
-    rows = torch.cat([torch.arange(*samples.offsets[i : i + 2].tolist()) for i in ids.tolist()])
-    offsets = torch.cat([torch.zeros(1, dtype=torch.long), samples.sizes[ids].cumsum(0)])
-    return Samples(samples.x[rows], samples.y[rows], offsets)
-
-
-def members_and_newcomers(seed):
-    """80 clients that train and 20 others, with images of their own; half of these are strangers.
-
-    Of the 25 clients of a rotation the last 5 are newcomers.
-    """
-    whole, task = coterie.load("rotated-digits", clients=100, seed=seed)
-    late = torch.arange(100) % 25 >= 20
-    parts = []
-    for ids in (torch.nonzero(~late).flatten(), torch.nonzero(late).flatten()):
-        train, test = (some_clients(part, ids) for part in (whole.train, whole.test))
-        parts.append(replace(whole, train=train, test=test, cluster=whole.cluster[ids]))
-    members, newcomers = parts
-    return members, replace(newcomers, train=swap(newcomers.train), test=swap(newcomers.test)), task
-
-
-def swap(samples):
-    stranger = SWAPPED.repeat_interleave(samples.sizes)
-    return replace(samples, y=torch.where(stranger, 9 - samples.y, samples.y))
+EXAMPLE = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "newcomers.py"))
+SWAPPED, members_and_newcomers = EXAMPLE["SWAPPED"], EXAMPLE["members_and_newcomers"]
 
 
 def ran(members, task, seed=0, **settings):
@@ -73,17 +49,9 @@ def test_without_the_rule_all_newcomers_use_what_they_fine_tuned():
 
 def test_an_outlier_who_took_part_uses_its_own_model():
     members, _, task = members_and_newcomers(seed=0)
-    train, test = members.train, members.test
     odd = torch.arange(80) == 7
-    members = replace(
-        members,
-        **{
-            name: replace(
-                part, y=torch.where(odd.repeat_interleave(part.sizes), 9 - part.y, part.y)
-            )
-            for name, part in (("train", train), ("test", test))
-        },
-    )
+    train, test = (EXAMPLE["swap_labels"](part, odd) for part in (members.train, members.test))
+    members = replace(members, train=train, test=test)
     run = ran(members, task)
     assert run.personal.uses_own.tolist() == odd.tolist()
     table = run.training.outcome.tables["clients"]

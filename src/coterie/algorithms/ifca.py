@@ -39,10 +39,11 @@ from coterie.algorithms import steps
 from coterie.algorithms.ifca_start import initial_models, initial_trunk
 from coterie.core.algorithm import Info, Serving, Start, Traits
 from coterie.core.clients import Clients, Each, on_client
-from coterie.core.cohort import BestModel, Cohort
+from coterie.core.cohort import Cohort
 from coterie.core.errors import SettingError
 from coterie.core.fields import Cluster, Model, Size, Update
 from coterie.core.layout import keeps_statistics
+from coterie.core.local_scores import BestModel
 from coterie.core.local_training import weighting_setting
 from coterie.core.resampling import Resampling
 from coterie.core.settings import setting

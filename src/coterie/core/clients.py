@@ -171,6 +171,8 @@ class Call(NamedTuple):
     channel: tuple[Filter, ...] = ()  # what uploads go through, in this order
     listener: Listener | None = None
     withheld: bool = False  # whether sums are all that the server may see of a fold that only adds
+    participants: int = 0  # clients that take part in the round, of which `ids` are asked
+    silent: int = 0  # of these, others who were asked before in this round and did not answer
     # What fields with the role Model are displacements of: the name of a download, or models.
     origins: Mapping[str, str | Tensor] = {}
 

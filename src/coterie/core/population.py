@@ -103,6 +103,7 @@ class RoundClients:
         self.round, self.ids, self.purpose = round, ids, purpose
         self._address = address
         self._calls = [0]  # shared with other views, so that no two calls draw the same
+        self._participants, self._silent = len(ids), SilentClients()  # shared with other views
         self._channel: tuple[Filter, ...] = ()
         self._listener: Listener | None = None
         self._inspectors: tuple[Filter, ...] = ()
@@ -173,6 +174,8 @@ class RoundClients:
             listener=self._listener,
             withheld=self.withheld,
             origins=self._origins(step, fold, message),
+            participants=self._participants,
+            silent=self._silent.beside(self.ids),
         )
         self._calls[0] += 1
         if self._listener is not None:
@@ -182,6 +185,7 @@ class RoundClients:
         if call.trains and self._inspectors and sends_models(step):
             return self._inspect(call, fold)
         ids, total = self.runner.collect(call, fold)
+        self._silent.note(self.ids, ids)
         return ids, fold.finish(total, message)
 
     def _origins(
@@ -195,6 +199,7 @@ class RoundClients:
         """Who is left, and the fold of their uploads, when inspectors have seen them all."""
         stacked = Stacked(getattr(fold, "k", None))
         ids, total = self.runner.collect(call, stacked)
+        self._silent.note(self.ids, ids)
         upload = stacked.finish(total, call.message)
         for inspector in self._inspectors:
             if len(ids):
@@ -211,6 +216,22 @@ def sends_models(step: Callable[..., Any]) -> bool:
     """Whether clients send models or updates in a step, as far as it says what they send."""
     upload = declared_upload(step)
     return upload is None or moves_models(upload)
+
+
+class SilentClients:
+    """Who was asked in a round and did not answer when last asked."""
+
+    def __init__(self) -> None:
+        self.ids = torch.arange(0)
+
+    def beside(self, ids: Tensor) -> int:
+        """How many of them are not among `ids`."""
+        return int((~torch.isin(self.ids, ids)).sum())
+
+    def note(self, asked: Tensor, answered: Tensor) -> None:
+        """Clients were asked, and some of them answered."""
+        others = self.ids[~torch.isin(self.ids, asked)]
+        self.ids = torch.cat([others, asked[~torch.isin(asked, answered)]])
 
 
 def withhold_clusters(

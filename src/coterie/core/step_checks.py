@@ -83,3 +83,14 @@ def check_index(what: str, index: Tensor, count: int) -> None:
             return
         got = str(int(outside[0]))
     raise CoterieError(f"{what} must be whole numbers from 0 to {count - 1}, got {got}")
+
+
+def check_models(what: str, models: Tensor, size: int, *leading: list[int | str]) -> None:
+    """Refuse models that are not [..., size] with one of the leading shapes; k is any number."""
+    shape = list(models.shape)
+    for lead in leading:
+        fits = zip([*lead, size], shape, strict=False)
+        if len(shape) == len(lead) + 1 and all(a in ("k", b) for a, b in fits):
+            return
+    shapes = " or ".join(f"[{', '.join(map(str, lead))}, {size}]" for lead in leading)
+    raise CoterieError(f"`{what}` must be {shapes}, for a model has {size} numbers, got {shape}")

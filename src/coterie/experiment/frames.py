@@ -54,6 +54,8 @@ def clients_frame(columns: dict[str, Any]) -> Any:
         "samples": "int64",
         "cluster": "Int64",
         "true": "Int64",
+        "attacker": "bool",
+        "shares": "object",  # a list for each client
     }
     return pandas.DataFrame(
         {

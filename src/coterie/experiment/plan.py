@@ -24,6 +24,7 @@ from coterie.experiment.settings import (
     parse_grid,
     parse_settings,
     setting_names,
+    shadowed_options,
     split_words,
 )
 from coterie.registry import (
@@ -115,8 +116,9 @@ class Plan(NamedTuple):
         """Every setting with its value."""
         several = {name: grid_text(values) for name, values in self.grid.items()}
         own = {**asdict(self.algorithm), **asdict(self.federation)}
-        network = {"network": self.network_name, **asdict(self.network)}
-        return own | network | asdict(self.settings) | several
+        own |= {"network": self.network_name, **asdict(self.network)}
+        of_run = {name: value for name, value in asdict(self.settings).items() if name not in own}
+        return own | of_run | several
 
     def prepare(self, federation: Federation) -> tuple[Federation, Task]:
         """A federation as the algorithm sees it, and what it learns there."""
@@ -177,7 +179,15 @@ def assemble_plan(
 ) -> Plan:
     """The plan with these values; of settings with several it holds the first."""
     values = values | {name: several[0] for name, several in grid.items()}
-    settings = make_settings(RunSettings, values)
+    shadowed = shadowed_options(owners)
+    settings = make_settings(
+        RunSettings, {name: value for name, value in values.items() if name not in shadowed}
+    )
+    if shadowed and settings.attack != "none":
+        raise SettingError(
+            f"`{min(shadowed)}` is an option of `attack` and a setting of {algorithm}, "
+            f"{federation} or {values['network']}, which cannot be attacked: rename it there"
+        )
     kind = make_settings(owners.algorithm, values)
     return Plan(
         algorithm,

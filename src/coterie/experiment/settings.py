@@ -99,11 +99,10 @@ class RunSettings(DefenceSettings, AttackSettings, PlainRunSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.withheld and self.defends:
-            name = "aggregate" if self.aggregate != "mean" else "screen"
+        if self.withheld and self.looks_closely:
             raise SettingError(
                 "`withhold` must be nothing where the server looks at the updates of single "
-                f"clients, as {name}={getattr(self, name)} does, got {self.withhold}"
+                f"clients, as {self.looks_closely} does, got {self.withhold}"
             )
         if self.attack != "none" and self.starts > 1:
             raise SettingError(f"`starts` must be 1 under an attack, got {self.starts}")
@@ -112,6 +111,10 @@ class RunSettings(DefenceSettings, AttackSettings, PlainRunSettings):
     def wary(self) -> bool:
         """Whether some clients may be adversaries: the run attacks or defends."""
         return self.defends or self.attack != "none"
+
+
+# An algorithm or data of a user's own may have settings of these names, if nobody attacks.
+ATTACK_OPTIONS = frozenset(field.name for field in fields(AttackSettings)) - {"attack"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,10 +165,15 @@ def split_words(words: Iterable[str]) -> tuple[list[str], list[str]]:
 
 
 def check_no_clash(owners: Iterable[type]) -> None:
-    """Refuse classes that share the name of a setting: both would get one value."""
+    """Refuse classes that share the name of a setting: both would get one value.
+
+    The options of an attack are the run's last: see `shadowed_options`.
+    """
     owner_of: dict[str, str] = {}
     for owner in owners:
         for name in setting_names(owner):
+            if owner is RunSettings and name in ATTACK_OPTIONS:
+                continue
             if name in owner_of:
                 raise SettingError(
                     f"`{name}` is a setting of {owner_of[name]} and of {owner.__name__}, "
@@ -174,13 +182,21 @@ def check_no_clash(owners: Iterable[type]) -> None:
             owner_of[name] = owner.__name__
 
 
+def shadowed_options(owners: Iterable[type]) -> frozenset[str]:
+    """The options of an attack whose names other owners of a run have settings of."""
+    others = setting_names(*(owner for owner in owners if owner is not RunSettings))
+    return ATTACK_OPTIONS & frozenset(others)
+
+
 def parse_settings(words: Iterable[str], owners: Iterable[type]) -> dict[str, Any]:
     """Values of `key=value` words, each of the type that one of `owners` gives the key.
 
     >>> parse_settings(["rounds=20", "fraction=0.5"], [RunSettings])
     {'rounds': 20, 'fraction': 0.5}
     """
-    known = {setting.name: setting for owner in owners for setting in settings_of(owner)}
+    known: dict[str, Setting] = {}
+    for owner in owners:
+        known = {setting.name: setting for setting in settings_of(owner)} | known
     values: dict[str, Any] = {}
     for word in words:
         name, equals, text = word.partition("=")

@@ -36,7 +36,7 @@ class NetworkSettings(Settings):
     nodes: int = setting(1, "nodes that must be there before the run begins", at_least(1))
     resume: bool = setting(False, "whether to go on from the checkpoint in `out`")
     timeout: float = setting(600.0, "seconds that the replies to a message may take", above(0))
-    quorum: float = setting(0.5, "share of the asked clients that must reply in a round", fraction)
+    quorum: float = setting(0.5, "share of the participants that must reply in a round", fraction)
     patience: float = setting(3600.0, "seconds to wait for nodes and for a quorum", above(0))
     outlier: float = setting(
         50.0, "a reply this many times larger than the usual one is refused; 0: none", at_least(0)
