@@ -1,3 +1,4 @@
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -6,6 +7,7 @@ import torch
 import coterie
 from coterie import IFCA, CoterieWarning, HypCluster, starts
 from coterie.core.errors import CoterieError, DataError, SettingError
+from coterie.experiment.plan import make_plan
 from coterie.experiment.settings import RunSettings
 from tests.algorithms.lines import simulator, start_of
 
@@ -136,8 +138,55 @@ def test_near_truth_is_refused_where_the_truth_is_unknown_or_other():
             coterie.simulate(kind(k=3, start="near-truth"), federation, task, rounds=1)
 
 
+def test_greedy_keeps_the_models_that_help_most():
+    # Clients at 1, 1, 1, -4 and, as it were an adversary, 90 each teach: 0 comes half the way. Of
+    # the five clients the best four (70 % of 5, rounded) count. Losses under the model of a client
+    # at 1, which is at .5: .25, .25, .25, 20.25, ...; under that at -2: 9, 9, 9, 4, ...; under
+    # that at 45: 1936, ... So one at 1 comes first, mean 5.25; then that at -2, mean .25 + .25 +
+    # .25 + 4 over four.
+    assert sorted(started("greedy", [1, 1, 1, -4, 90], draws=[0], start_rounds=1)) == [-2.0, 0.5]
+
+
+def test_an_attacker_is_never_a_teacher_under_greedy_and_always_under_farthest():
+    federation, task = coterie.load("rotated-digits", clients=40, hidden=20, seed=1)
+    taught = {}
+    for policy in ("farthest", "greedy"):
+        ifca = IFCA(k=4, start=policy, lr=0.3)
+        settings = RunSettings(rounds=1, seed=1, attack="boosted", attackers=0.1)
+        run = coterie.Run(ifca, federation, task, settings)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            run.training.begin()
+        said = [str(each.message) for each in caught]
+        assert any("start=farthest lets the worst" in text for text in said) == (
+            policy == "farthest"
+        )
+        attackers = run.training.participants.attackers
+        taught[policy] = int(attackers[run.training.teachers].sum())
+        assert len(run.training.teachers) == 4
+    assert taught["greedy"] == 0
+    assert taught["farthest"] > 0
+
+
+def test_auto_is_farthest_unless_clients_may_attack():
+    federation, task = coterie.load("rotated-digits", clients=8, hidden=4)
+    for settings, policy in (
+        ({}, "farthest"),
+        ({"attack": "labels"}, "greedy"),
+        ({"aggregate": "median"}, "greedy"),
+        ({"screen": "norm"}, "greedy"),
+    ):
+        run = coterie.simulate(IFCA(k=2, start_rounds=1), federation, task, rounds=1, **settings)
+        assert run.algorithm.start == policy
+        assert run.config["settings"]["start"] == policy
+    plan = make_plan(["ifca", "rotated-digits", "aggregate=median"])
+    assert plan.algorithm.start == "greedy"
+    assert make_plan(["ifca"]).algorithm.start == "farthest"
+    assert make_plan(["hypcluster", "rotated-digits", "screen=lof"]).algorithm.start == "greedy"
+
+
 def test_every_policy_is_offered():
-    named = {"random", "restarts", "reject", "warm", "farthest", "near-truth"}
+    named = {"random", "restarts", "reject", "warm", "farthest", "greedy", "near-truth"}
     assert set(starts.POLICIES) == named
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,9 +19,13 @@ from coterie.core import seeds
 from coterie.core.algorithm import Start
 from coterie.core.clients import Clients
 from coterie.core.errors import CoterieError, CoterieWarning, DataError, SettingError
+from coterie.core.settings import setting
+from coterie.core.validate import one_of
 
 # Clients asked per cluster when models are judged, also where fewer take part in a round.
 PANEL = 25
+TEACHERS = 16  # clients of which `greedy` chooses those whose models are kept
+SERVED = 0.7  # share of the panel whose losses count there: others may attack
 
 
 @dataclass(frozen=True)
@@ -47,11 +52,29 @@ class Trial:
         return ids, losses
 
 
+def start_setting() -> Any:
+    """The setting by which a method chooses a start policy."""
+    return setting(
+        "auto",
+        "start policy; auto: farthest, or greedy with attack=, aggregate= or screen=",
+        one_of("auto", *POLICIES),
+    )
+
+
+def settled_start(algorithm: Any, wary: bool) -> Any:
+    """The algorithm with the policy that `auto` stands for, by which a run is known."""
+    if getattr(algorithm, "start", "") != "auto":
+        return algorithm
+    return replace(algorithm, start="greedy" if wary else "farthest")
+
+
 def begin_models(policy: str, trial: Trial, tries: int, rounds: int) -> Tensor:
     """The k models [k, p] that a policy makes; if `initial` has k models, it is these."""
     initial = trial.start.initial
     if initial is not None and len(initial) == trial.k:
         return trial.draw(trial.k)
+    if policy == "auto":
+        policy = "greedy" if trial.start.wary else "farthest"
     return POLICIES[policy](trial, tries, rounds)
 
 
@@ -137,12 +160,44 @@ def follow_worst_served(trial: Trial, tries: int, rounds: int) -> Tensor:
         for _ in range(rounds):
             model = trial.teach(model, panel.only(client))
         models.append(model)
+        trial.start.teachers.extend(client.tolist())
         if len(models) == trial.k:
             return torch.cat(models)
         ids, loss = trial.judge(model)
         best[ids] = torch.minimum(best[ids], loss[:, 0])
         best[client] = -torch.inf  # a client teaches once
         client = ids[best[ids].argmax()].view(1)
+
+
+def keep_most_helpful(trial: Trial, tries: int, rounds: int) -> Tensor:
+    """Random clients teach a model each; k times that is kept which helps most clients most.
+
+    What counts is the mean of the lowest 70 % of the panel's losses, each under the best model so
+    far. So nobody gains by serving few clients well, or by being served badly: an adversary's model
+    is kept only if it serves honest clients. All are trained from one common model, as `farthest`
+    has it.
+    """
+    panel, common = trial.panel(), trial.draw(1)
+    order = torch.randperm(len(panel.ids), generator=trial.start.generator("teachers"))
+    teachers = panel.ids[order[: max(TEACHERS, trial.k)]].sort().values
+    taught = []
+    for client in teachers.split(1):
+        model = common
+        for _ in range(rounds):
+            model = trial.teach(model, panel.only(client))
+        taught.append(model)
+    models = torch.cat(taught)
+    losses = trial.judge(models)[1].double()  # [a, teachers]
+    best = torch.full((len(losses), 1), torch.inf, dtype=losses.dtype)
+    kept: list[int] = []
+    while len(kept) < min(trial.k, len(models)):
+        after = torch.minimum(best, losses).sort(0).values  # of each client, were a model kept
+        merit = after[: max(1, round(SERVED * len(losses)))].mean(0)
+        merit[kept] = torch.inf
+        kept.append(int(merit.nan_to_num(nan=torch.inf).argmin()))
+        best = torch.minimum(best, losses[:, kept[-1:]])
+    trial.start.teachers.extend(teachers[kept].tolist())
+    return models[kept]
 
 
 def draw_near_truth(trial: Trial, tries: int, rounds: int) -> Tensor:
@@ -172,5 +227,6 @@ POLICIES = {
     "reject": draw_until_balanced,
     "warm": train_on_random_shares,
     "farthest": follow_worst_served,
+    "greedy": keep_most_helpful,
     "near-truth": draw_near_truth,
 }

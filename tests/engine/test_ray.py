@@ -132,6 +132,30 @@ def test_lost_replies_are_the_same_ones(digits):
     assert any(r["answered"] < 9 for r in other.records)
 
 
+@pytest.mark.filterwarnings("ignore:attackers are")
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"attack": "boosted"},
+        {"attack": "boosted", "aggregate": "median"},
+        {"attack": "gaussian", "screen": "norm"},
+        {"attack": "little", "joins": "smallest", "screen": "lof"},
+    ],
+    ids=lambda settings: " ".join(settings.values()),
+)
+def test_attacks_and_defences_are_the_same(settings, digits):
+    method = coterie.IFCA(k=2, steps=2, start_rounds=2)
+    one, other = both(method, digits, rounds=2, attackers=0.3, **settings)
+    alike(one, other)
+    assert [r.get("excluded") for r in one.records] == [r.get("excluded") for r in other.records]
+    assert one.metrics["attackers_accuracy"] == pytest.approx(other.metrics["attackers_accuracy"])
+
+
+def test_labels_to_choose_by_stay_in_one_process(digits):
+    with pytest.raises(SettingError, match="`chooses` must be poisoned where clients run on Ray"):
+        both(coterie.FedAvg(), digits, rounds=1, attack="labels", chooses="clean")
+
+
 def test_clusters_of_samples():
     federation, _ = coterie.load("gaussian-clusters", clients=6, seed=0)
     task = coterie.Centre(federation.train.x.shape[1])

@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 
@@ -72,6 +73,9 @@ def test_the_list_has_every_table_and_figure_with_its_state():
     assert lines["Figure 1", "overview of IFCA"][0].strip() == "nothing to run"
     part = lines["Table 3.1", "FeSEM and the baselines on FEMNIST and FedCelebA"]
     assert part[0].strip() == "in part"
+    shown = "cluster accuracy on MNIST"  # in four parts, which the report has from the paper
+    assert lines["Table 3", f"{shown}: rotations, digits, representations"][0].strip() == "ready"
+    assert lines["Table 4.3", shown][0].strip() == "ready"
     assert "not yet" in said
 
 
@@ -166,7 +170,7 @@ def test_a_part_of_a_recipe_is_run_and_joins_what_was_measured(tiny, capsys):
     assert not (tiny / "runs" / "reproduce" / "nobody-table0-full" / "00-seed0").exists()
     capsys.readouterr()
     cli.main(["reproduce"])
-    assert "full (1 of 2)" in capsys.readouterr().out
+    assert "full (1 of 2, 1 with fewer seeds)" in capsys.readouterr().out
     assert cli.main([*full, "--seeds", "2", "--only", "local"]) == 0
     assert json.loads(kept.read_text())["full"]["seeds"] == {"local": 2, "ifca": 1}
     assert cli.main([*full, "--only", "fedavg"]) == 2
@@ -192,6 +196,17 @@ def test_a_recipe_of_a_part_and_one_that_the_list_does_not_have(tiny):
     cells = [[cell.strip() for cell in row[1:5]] for row in rows if len(row) > 4]
     assert ["Table 0", "a test", "in part", "nobody/part"] in cells
     assert ["Table 00", "a test", "ready", "nobody/new"] in cells
+
+
+def test_a_table_is_ready_when_all_its_parts_have_recipes():
+    def recipe_of(item):
+        return recipes.Recipe(Path("p.toml"), {}, [], item, "a test", "nobody", {})
+
+    item = {"name": "Table 0", "parts": ["MNIST", "CIFAR"]}
+    mnist, cifar = recipe_of("Table 0, MNIST"), recipe_of("Table 0, CIFAR")
+    assert recipes.recipe_status(item, [mnist]) == "in part"
+    assert recipes.recipe_status(item, [mnist, cifar]) == "ready"
+    assert recipes.recipe_status({"name": "Table 0"}, [mnist, cifar]) == "in part"
 
 
 EACH = """

@@ -83,7 +83,7 @@ class KFed(Settings):
     )
     tries: int = setting(10, "starts of k-means, of which the best is kept", at_least(1))
 
-    traits: ClassVar[Traits] = Traits(clusters="k")
+    traits: ClassVar[Traits] = Traits(clusters="k", by_sample=True)
     suggests: ClassVar[dict[str, Any]] = {"rounds": 1, "fraction": 1.0}
 
     def task(self, default: Task, federation: Federation) -> Task:

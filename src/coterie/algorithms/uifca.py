@@ -108,9 +108,7 @@ class UIFCA(SetSettings):
         "fit=exact up to 16 of these, fewer where their second moments would be large",
         at_least(0),
     )
-    restart_rounds: int = setting(
-        8, "cluster rounds for which all restarts are followed", at_least(1)
-    )
+    restart_rounds: int = setting(8, "cluster rounds that all restarts are followed", at_least(1))
     shrinkage: float = setting(
         1.0, "share of a sphere in the first covariances of fit=exact", in_range(0, 1)
     )
@@ -119,7 +117,9 @@ class UIFCA(SetSettings):
         1e-6, "least variance of fit=exact, as a share of that of all samples", above(0)
     )
 
-    traits: ClassVar[Traits] = Traits(clusters="k", clients_draw=True)
+    traits: ClassVar[Traits] = Traits(
+        clusters="k", clients_draw=True, by_sample=True, averages=False
+    )
     suggests: ClassVar[dict[str, Any]] = dict(
         rounds=60, network="linear-flow", lr=0.03, steps=20, batch=64
     )

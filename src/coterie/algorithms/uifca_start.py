@@ -62,11 +62,13 @@ def count_starts(settings: Any, features: int) -> int:
     """How many starts UIFCA follows at first; `features` are those of a sample."""
     if settings.start == "truth":
         return 1
-    if settings.restarts or settings.start == "k-fed":
-        return settings.restarts or 1
+    restarts: int = settings.restarts
+    if restarts or settings.start == "k-fed":
+        return restarts or 1
     if settings.fit == "descent":
         return 4
-    return max(1, min(16, MOST_MOMENTS // (settings.k * features**2)))
+    k: int = settings.k
+    return max(1, min(16, MOST_MOMENTS // (k * features**2)))
 
 
 def ask_k_fed(algorithm: Any, clients: Clients, seed: Tensor) -> tuple[Tensor, Tensor]:

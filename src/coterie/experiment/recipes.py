@@ -290,15 +290,16 @@ def find_recipe(name: str) -> Recipe:
 
 def recipe_list() -> str:
     """Every table and figure of the papers, its recipes, their minutes and what was measured."""
-    known = all_recipes()
+    known, papers = all_recipes(), read_papers()
     head = ["table or figure", "what it shows", "state", "recipe", "quick", "full", "measured"]
     blocks = []
-    for key, paper in read_papers().items():
+    for key, paper in papers.items():
         rows = []
         for item in paper["items"]:
             owner, name = item.get("same", [key, item["name"]])
             mine = [each for each in known if each.path.parent.name == owner and each.covers(name)]
-            status = recipe_status(item, mine)
+            first = next(each for each in papers[owner]["items"] if each["name"] == name)
+            status = recipe_status(first, mine)
             rows.append([item["name"], item["what"], status, *last_columns(mine)])
         # A recipe of something that the list does not have.
         rows += [
@@ -322,8 +323,9 @@ def recipe_status(item: dict[str, Any], mine: list[Recipe]) -> str:
         return "nothing to run"
     if not mine:
         return "not yet"
-    name = item.get("same", ["", item["name"]])[1]
-    return "ready" if any(each.item == name for each in mine) else "in part"
+    name, found = item["name"], {each.item for each in mine}
+    parts = {f"{name}, {part}" for part in item.get("parts", [])}
+    return "ready" if name in found or (parts and parts <= found) else "in part"
 
 
 def last_columns(mine: list[Recipe]) -> list[str]:
@@ -337,10 +339,14 @@ def last_columns(mine: list[Recipe]) -> list[str]:
 
 
 def measured_modes(recipe: Recipe) -> list[str]:
-    """The modes in which a recipe was measured, and of how many of its entries."""
+    """The modes in which a recipe was measured, how many of its entries, and with fewer seeds."""
     found = []
     for mode in MODES:
         if mode in recipe.measured:
-            have, want = len(recipe.measured[mode]["entries"]), len(recipe.select_entries(mode))
-            found.append(mode if have == want else f"{mode} ({have} of {want})")
+            seeds = recipe.measured[mode]["seeds"].values()
+            have, want = len(seeds), len(recipe.select_entries(mode))
+            fewer = sum(number < recipe.seeds[mode] for number in seeds)
+            short = f", {fewer} with fewer seeds" if fewer else ""
+            whole = have == want and not fewer
+            found.append(mode if whole else f"{mode} ({have} of {want}{short})")
     return found
