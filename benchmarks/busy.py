@@ -1,6 +1,6 @@
 """How long the same rounds take alone and beside other processes that compute.
 
-    python benchmarks/busy.py [--quick] [--turns N]
+    python benchmarks/busy.py [--quick] [--turns N] [--work small|large]
 
 Every figure is that of a process of its own, which makes its data, runs a few rounds to warm up and
 then times the others. Contenders take turns, so that nobody has the quiet minutes to himself.
@@ -48,6 +48,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true", help="few rounds, to see that it works")
     parser.add_argument("--turns", type=int, default=3, help="processes for every figure")
+    parser.add_argument("--work", choices=list(WORKS), help="one of them only")
     parser.add_argument("--child", nargs=2, metavar=("WORK", "THREADS"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
@@ -59,7 +60,7 @@ def main() -> None:
 def table(options: argparse.Namespace) -> str:
     """Seconds per round of every contender in every situation."""
     rows = []
-    for work in WORKS:
+    for work in [options.work] if options.work else WORKS:
         found: dict[tuple[str, str], list[float]] = {}
         for turn in range(options.turns):
             for situation in SITUATIONS:
@@ -67,6 +68,9 @@ def table(options: argparse.Namespace) -> str:
                     print(f"{work}, {name}, {situation}, turn {turn + 1}", file=sys.stderr)
                     times = found.setdefault((name, situation), [])
                     times.append(measure(work, name, situation, options.quick))
+        for (name, situation), times in found.items():
+            each = ", ".join(f"{1000 * value:.1f}" for value in times)
+            print(f"{work}, {name}, {situation}: {each} ms", file=sys.stderr)
         seconds = {key: statistics.median(times) for key, times in found.items()}
         alone = seconds["coterie, one thread", "alone"]
         for name in CONTENDERS:

@@ -21,10 +21,10 @@ LAYERS = {
     "data": {"core", "tensors", "files"},
     "tasks": {"core", "networks", "data"},
     "algorithms": {"core", "vectors", "starts", "data", "tasks"},
-    "channel": {"core", "tensors"},
+    "channel": {"core", "vectors", "tensors"},
     "engine": {"core", "tensors", "data", "channel"},
     "registry": {"core", "algorithms", "data", "networks"},
-    "evaluation": {"core", "tensors", "data", "engine"},
+    "evaluation": {"core", "vectors", "tensors", "data", "engine"},
     "report": {"core", "data", "evaluation", "files"},
 }
 LAYERS["experiment"] = {*LAYERS}
@@ -115,6 +115,7 @@ LIBRARIES_OWN = {
     "_forward_pre_hooks",
     "_make_wrapper_subclass",
     "_pytree",
+    "_exit",  # of os, documented
 }
 
 

@@ -1,3 +1,4 @@
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -6,6 +7,7 @@ import torch
 import coterie
 from coterie import IFCA, CoterieWarning, HypCluster, starts
 from coterie.core.errors import CoterieError, DataError, SettingError
+from coterie.experiment.plan import make_plan
 from coterie.experiment.settings import RunSettings
 from tests.algorithms.lines import simulator, start_of
 
@@ -136,8 +138,64 @@ def test_near_truth_is_refused_where_the_truth_is_unknown_or_other():
             coterie.simulate(kind(k=3, start="near-truth"), federation, task, rounds=1)
 
 
+def test_greedy_keeps_the_models_by_which_most_clients_gain():
+    # Clients at 1, 1, 1, -4 and, as it were an adversary, 90 teach models .5, .5, .5, -2 and 45:
+    # from 0 half the way. Under 0 their losses are 1, 1, 1, 16, 8100, so that they can gain
+    # 1 - .25 = .75 three times, 16 - 4 = 12 and 8100 - 2025; the median is .75, and nobody counts
+    # for more. By .5 those at 1 gain .75, that at 90 too (8010.25), that at -4 nothing: 3. By -2
+    # that at -4 gains .75, by 45 that at 90. So .5 is kept first, and then -2: 45 adds nothing.
+    assert started("greedy", [1, 1, 1, -4, 90], draws=[0], start_rounds=1) == [0.5, -2.0]
+
+
+def test_greedy_finds_all_clusters_without_attack():
+    federation, task = coterie.load("rotated-digits", clients=40, hidden=20, seed=0)
+    for seed in range(3):
+        ifca = IFCA(k=4, start="greedy", lr=0.3)
+        run = coterie.simulate(ifca, federation, task, rounds=1, seed=seed)
+        taught = federation.cluster[run.result["teachers"]]
+        assert sorted(taught.tolist()) == [0, 1, 2, 3]
+
+
+def test_an_attacker_is_never_a_teacher_under_greedy_and_always_under_farthest():
+    federation, task = coterie.load("rotated-digits", clients=40, hidden=20, seed=1)
+    taught = {}
+    for policy in ("farthest", "greedy"):
+        ifca = IFCA(k=4, start=policy, lr=0.3)
+        settings = RunSettings(rounds=1, seed=1, attack="boosted", attackers=0.1)
+        run = coterie.Run(ifca, federation, task, settings)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            run.training.begin()
+        said = [str(each.message) for each in caught]
+        assert any("start=farthest lets the worst" in text for text in said) == (
+            policy == "farthest"
+        )
+        attackers = run.training.participants.attackers
+        taught[policy] = int(attackers[run.training.teachers].sum())
+        assert len(run.training.teachers) == 4
+    assert taught["greedy"] == 0
+    assert taught["farthest"] > 0
+
+
+def test_auto_is_farthest_unless_clients_may_attack():
+    federation, task = coterie.load("rotated-digits", clients=8, hidden=4)
+    for settings, policy in (
+        ({}, "farthest"),
+        ({"attack": "labels"}, "greedy"),
+        ({"aggregate": "median"}, "greedy"),
+        ({"screen": "norm"}, "greedy"),
+    ):
+        run = coterie.simulate(IFCA(k=2, start_rounds=1), federation, task, rounds=1, **settings)
+        assert run.algorithm.start == policy
+        assert run.config["settings"]["start"] == policy
+    plan = make_plan(["ifca", "rotated-digits", "aggregate=median"])
+    assert plan.algorithm.start == "greedy"
+    assert make_plan(["ifca"]).algorithm.start == "farthest"
+    assert make_plan(["hypcluster", "rotated-digits", "screen=lof"]).algorithm.start == "greedy"
+
+
 def test_every_policy_is_offered():
-    named = {"random", "restarts", "reject", "warm", "farthest", "near-truth"}
+    named = {"random", "restarts", "reject", "warm", "farthest", "greedy", "near-truth"}
     assert set(starts.POLICIES) == named
 
 

@@ -12,9 +12,15 @@ if TYPE_CHECKING:
     from coterie.algorithms.cluster_gan import ClusterGAN
     from coterie.algorithms.ditto import Ditto
     from coterie.algorithms.fedavg import FedAvg
+    from coterie.algorithms.feddane import FedDANE
+    from coterie.algorithms.feddist import FedDist
+    from coterie.algorithms.feddws import FedDWS
+    from coterie.algorithms.fedprc import FedPRC
     from coterie.algorithms.fedprox import FedProx
+    from coterie.algorithms.fedroc import FedRoC
     from coterie.algorithms.fedsgd import FedSGD
     from coterie.algorithms.fesem import FeSEM
+    from coterie.algorithms.fesem_ma import FeSEMMA
     from coterie.algorithms.fpfc import FPFC
     from coterie.algorithms.fpfc_l1 import FPFCL1
     from coterie.algorithms.hypcluster import HypCluster
@@ -24,6 +30,7 @@ if TYPE_CHECKING:
     from coterie.algorithms.one_shot import OneShot
     from coterie.algorithms.oracle import Oracle
     from coterie.algorithms.per_fedavg import PerFedAvg
+    from coterie.algorithms.tkm import TKM
     from coterie.algorithms.uifca import UIFCA
     from coterie.core.errors import CoterieError, CoterieWarning
     from coterie.core.samples import Ragged
@@ -44,6 +51,13 @@ if TYPE_CHECKING:
 # PyTorch takes seconds to load: names are looked up when they are first used, so that the command
 # line can answer and be interrupted at once.
 HOMES = {
+    "FedDist": "algorithms.feddist",
+    "FedDWS": "algorithms.feddws",
+    "FedDANE": "algorithms.feddane",
+    "TKM": "algorithms.tkm",
+    "FedPRC": "algorithms.fedprc",
+    "FedRoC": "algorithms.fedroc",
+    "FeSEMMA": "algorithms.fesem_ma",
     "FPFC": "algorithms.fpfc",
     "FPFCL1": "algorithms.fpfc_l1",
     "CFL": "algorithms.cfl",
@@ -82,6 +96,7 @@ __all__ = [
     "FPFC",
     "FPFCL1",
     "IFCA",
+    "TKM",
     "UIFCA",
     "Centre",
     "Classification",
@@ -92,8 +107,14 @@ __all__ = [
     "Density",
     "Ditto",
     "FeSEM",
+    "FeSEMMA",
     "FedAvg",
+    "FedDANE",
+    "FedDWS",
+    "FedDist",
+    "FedPRC",
     "FedProx",
+    "FedRoC",
     "FedSGD",
     "Federation",
     "HypCluster",

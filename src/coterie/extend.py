@@ -13,11 +13,13 @@ from coterie.checks import check_algorithm
 from coterie.core import seeds
 from coterie.core.algorithm import Algorithm, Info, Serving, Start, Traits
 from coterie.core.clients import Clients, Each, Fold, LinearFold, Stacked, on_client
-from coterie.core.cohort import BestModel, Cohort, OptimizerState
+from coterie.core.cohort import Cohort
 from coterie.core.errors import CoterieError, CoterieWarning, DataError, SettingError
 from coterie.core.fields import Cluster, Loss, Model, Role, Size, Statistic, Update, roles
 from coterie.core.layout import Layout
+from coterie.core.local_scores import BestModel
 from coterie.core.local_training import GradientSettings, LocalTraining, weighting_setting
+from coterie.core.local_work import OptimizerState
 from coterie.core.samples import Inputs, Padded, Ragged
 from coterie.core.schedules import add_schedule
 from coterie.core.settings import Settings, setting

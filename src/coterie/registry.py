@@ -17,9 +17,15 @@ from coterie.algorithms.cfl import CFL
 from coterie.algorithms.cluster_gan import ClusterGAN
 from coterie.algorithms.ditto import Ditto
 from coterie.algorithms.fedavg import FedAvg
+from coterie.algorithms.feddane import FedDANE
+from coterie.algorithms.feddist import FedDist
+from coterie.algorithms.feddws import FedDWS
+from coterie.algorithms.fedprc import FedPRC
 from coterie.algorithms.fedprox import FedProx
+from coterie.algorithms.fedroc import FedRoC
 from coterie.algorithms.fedsgd import FedSGD
 from coterie.algorithms.fesem import FeSEM
+from coterie.algorithms.fesem_ma import FeSEMMA
 from coterie.algorithms.fpfc import FPFC
 from coterie.algorithms.fpfc_l1 import FPFCL1
 from coterie.algorithms.hypcluster import HypCluster
@@ -29,6 +35,7 @@ from coterie.algorithms.local import Local
 from coterie.algorithms.one_shot import OneShot
 from coterie.algorithms.oracle import Oracle
 from coterie.algorithms.per_fedavg import PerFedAvg
+from coterie.algorithms.tkm import TKM
 from coterie.algorithms.uifca import UIFCA
 from coterie.core.errors import SettingError, did_you_mean
 from coterie.core.function_settings import settings_of_function
@@ -37,6 +44,7 @@ from coterie.core.settings import check_setting_type
 from coterie.data.federations import (
     by_person,
     label_swap,
+    leaf_generator,
     linear_mixture,
     mnist_clusters,
     partitioned,
@@ -55,6 +63,10 @@ ALGORITHMS: dict[str, type[Any]] = {
     "fpfc-l1": FPFCL1,
     "hypcluster": HypCluster,
     "fesem": FeSEM,
+    "fesem-ma": FeSEMMA,
+    "fedprc": FedPRC,
+    "fedroc": FedRoC,
+    "tkm": TKM,
     "one-shot": OneShot,
     "cfl": CFL,
     "k-fed": KFed,
@@ -63,6 +75,9 @@ ALGORITHMS: dict[str, type[Any]] = {
     "fedavg": FedAvg,
     "fedsgd": FedSGD,
     "fedprox": FedProx,
+    "feddane": FedDANE,
+    "feddist": FedDist,
+    "feddws": FedDWS,
     "local": Local,
     "ditto": Ditto,
     "per-fedavg": PerFedAvg,
@@ -82,6 +97,7 @@ FEDERATIONS: dict[str, type[Any]] = {
     "linear-mixture": linear_mixture.LinearMixture,
     "fpfc-synthetic": synthetic.FpfcSynthetic,
     "leaf-synthetic": synthetic.LeafSynthetic,
+    "leaf-generator": leaf_generator.LeafGenerator,
     "gaussian-clusters": sample_clusters.GaussianClusters,
     "subspace-clusters": sample_clusters.SubspaceClusters,
     "mnist-digits": mnist_clusters.MnistDigits,

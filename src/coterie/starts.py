@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,9 +19,12 @@ from coterie.core import seeds
 from coterie.core.algorithm import Start
 from coterie.core.clients import Clients
 from coterie.core.errors import CoterieError, CoterieWarning, DataError, SettingError
+from coterie.core.settings import setting
+from coterie.core.validate import one_of
 
 # Clients asked per cluster when models are judged, also where fewer take part in a round.
 PANEL = 25
+TEACHERS = 16  # clients of which `greedy` chooses those whose models are kept
 
 
 @dataclass(frozen=True)
@@ -47,11 +51,29 @@ class Trial:
         return ids, losses
 
 
+def start_setting() -> Any:
+    """The setting by which a method chooses a start policy."""
+    return setting(
+        "auto",
+        "start policy; auto: farthest, or greedy with attack=, aggregate= or screen=",
+        one_of("auto", *POLICIES),
+    )
+
+
+def settled_start(algorithm: Any, wary: bool) -> Any:
+    """The algorithm with the policy that `auto` stands for, by which a run is known."""
+    if getattr(algorithm, "start", "") != "auto":
+        return algorithm
+    return replace(algorithm, start="greedy" if wary else "farthest")
+
+
 def begin_models(policy: str, trial: Trial, tries: int, rounds: int) -> Tensor:
     """The k models [k, p] that a policy makes; if `initial` has k models, it is these."""
     initial = trial.start.initial
     if initial is not None and len(initial) == trial.k:
         return trial.draw(trial.k)
+    if policy == "auto":
+        policy = "greedy" if trial.start.wary else "farthest"
     return POLICIES[policy](trial, tries, rounds)
 
 
@@ -137,12 +159,43 @@ def follow_worst_served(trial: Trial, tries: int, rounds: int) -> Tensor:
         for _ in range(rounds):
             model = trial.teach(model, panel.only(client))
         models.append(model)
+        trial.start.teachers.extend(client.tolist())
         if len(models) == trial.k:
             return torch.cat(models)
         ids, loss = trial.judge(model)
         best[ids] = torch.minimum(best[ids], loss[:, 0])
         best[client] = -torch.inf  # a client teaches once
         client = ids[best[ids].argmax()].view(1)
+
+
+def keep_most_helpful(trial: Trial, tries: int, rounds: int) -> Tensor:
+    """Random clients teach a model each; k times that is kept by which the panel gains most.
+
+    A client gains what its loss under the best model so far is below that under the common model
+    from which all are taught, but it counts for no more than the median client could gain. So
+    clients count by their number: a model that serves few is not kept, however badly these are
+    served without it or say that they are. An adversary's model is kept only if it serves others.
+    """
+    panel, common = trial.panel(), trial.draw(1)
+    order = torch.randperm(len(panel.ids), generator=trial.start.generator("teachers"))
+    teachers = panel.ids[order[: max(TEACHERS, trial.k)]].sort().values
+    taught = []
+    for client in teachers.split(1):
+        model = common
+        for _ in range(rounds):
+            model = trial.teach(model, panel.only(client))
+        taught.append(model)
+    losses = trial.judge(torch.cat([common, *taught]))[1].double()  # [a, 1 + teachers]
+    gain = (losses[:, :1] - losses[:, 1:]).nan_to_num(nan=0.0).clamp_min(0)
+    gain = gain.clamp_max(float(gain.amax(1).median()))
+    best, kept = torch.zeros(len(gain), 1, dtype=gain.dtype), list[int]()
+    while len(kept) < min(trial.k, len(taught)):
+        total = torch.maximum(best, gain).sum(0)  # were a model kept
+        total[kept] = -torch.inf
+        kept.append(int(total.argmax()))
+        best = torch.maximum(best, gain[:, kept[-1:]])
+    trial.start.teachers.extend(teachers[kept].tolist())
+    return torch.cat([taught[j] for j in kept])
 
 
 def draw_near_truth(trial: Trial, tries: int, rounds: int) -> Tensor:
@@ -172,5 +225,6 @@ POLICIES = {
     "reject": draw_until_balanced,
     "warm": train_on_random_shares,
     "farthest": follow_worst_served,
+    "greedy": keep_most_helpful,
     "near-truth": draw_near_truth,
 }

@@ -24,7 +24,8 @@ def cohort(*sizes, round=0, ids=None):
 
 def settings(**given):
     usual = {"k": 3, "folds": 1, "start": "random", "start_errors": 0.0, "k_local": 0}
-    return SimpleNamespace(**{**usual, "prior": 0.0, "assign": "hard", **given})
+    others = {"prior": 0.0, "assign": "hard", "restarts": 1, "components": 0}
+    return SimpleNamespace(**{**usual, **others, **given})
 
 
 def samples_of(some):
@@ -57,18 +58,19 @@ def test_a_client_draws_the_same_sets_alone_in_company_and_in_every_round():
 
 def test_the_truth_with_errors():
     some, none = cohort(300, 200), torch.zeros(0, 1)
-    true = sample_sets.first_label(settings(start="truth"), some, none, SEED, 1)
+    true = sample_sets.first_label(settings(start="truth"), some, none, none, SEED, 1)
     assert torch.equal(true[0, :, 0], torch.arange(300) % 3)
     assert torch.equal(true[1, :200, 0], torch.arange(200) % 3)
     mixed = settings(start="truth", start_errors=0.5)
-    drawn = sample_sets.first_label(mixed, some, none, SEED, 1)
+    drawn = sample_sets.first_label(mixed, some, none, none, SEED, 1)
     # A third of the half that is drawn is right by chance: 2/3 in all, +- 4 times 0.021.
     assert float((drawn == true)[some.mask].float().mean()) == pytest.approx(2 / 3, abs=0.085)
 
 
 def test_k_fed_makes_the_first_sets_by_its_centres():
-    centres = torch.tensor([[0.0], [3.0], [12.0]])
-    label = sample_sets.first_label(settings(start="k-fed"), cohort(4, 3), centres, SEED, 1)
+    centres, none = torch.tensor([[[0.0], [3.0], [12.0]]]), torch.zeros(0, 0)
+    own = settings(start="k-fed")
+    label = sample_sets.first_label(own, cohort(4, 3), centres, none, SEED, 1)
     # Client 1 has 10, 11 and 12, and looks for as many clusters: all are nearest to 12.
     assert set(label[1, :3, 0].tolist()) == {2}
     assert label.shape == (2, 4, 1)

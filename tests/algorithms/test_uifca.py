@@ -1,5 +1,6 @@
 import copy
 import math
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -9,9 +10,11 @@ import coterie
 from coterie import UIFCA, Centre, Density, Federation, simulate
 from coterie.algorithms import uifca_exact
 from coterie.algorithms.uifca import State
+from coterie.cli import main as cli
 from coterie.core import seeds
-from coterie.core.errors import SettingError
+from coterie.core.errors import CoterieWarning, SettingError
 from coterie.engine.simulator import Simulator
+from coterie.experiment.plan import make_plan
 from coterie.networks import Linear, Mlp
 from coterie.networks.flows import LinearFlow, LinearFlowModule, RealNvp
 from coterie.tasks.defaults import default_task, prepare_task
@@ -131,6 +134,7 @@ def test_the_restart_with_the_lowest_loss_is_kept():
         torch.tensor(7),
         nothing,
         nothing,
+        nothing,
         torch.tensor(1),
     )
     best = state.keep_best()
@@ -164,6 +168,8 @@ def test_restarts_are_followed_for_as_long_as_was_said_and_the_best_is_served():
         ({"k": 20, "fit": "exact", "restarts": 1}, 300, 1),
         ({"k": 3}, 300, 4),
         ({"k": 3, "fit": "exact", "start": "k-fed"}, 32, 1),
+        ({"k": 3, "fit": "exact", "start": "k-fed", "restarts": 3}, 32, 3),
+        ({"k": 2, "fit": "exact", "start": "truth", "restarts": 3}, 32, 1),
     ],
     ids=str,
 )
@@ -334,3 +340,79 @@ def test_a_task_that_is_no_density_is_refused():
 def test_settings_out_of_range_are_refused(name, value):
     with pytest.raises(SettingError, match=f"`{name}` of UIFCA must be"):
         UIFCA(**{name: value})
+
+
+def write_table(path, change):
+    """Rows of two clusters at three hospitals, one of them with two rows; `change` makes a row."""
+    generator = torch.Generator().manual_seed(0)
+    lines = ["hospital,a,b,c,outcome"]
+    for i in range(82):
+        a, b, c = (6 * (-1) ** i + torch.randn(3, generator=generator)).tolist()
+        row = {
+            "hospital": "r" if i > 79 else "pq"[i % 3 == 0],
+            "a": a,
+            "b": b,
+            "c": c,
+            "outcome": i % 2,
+        }
+        lines.append(",".join(str(value) for value in change(i, row).values()))
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+@pytest.mark.parametrize("fit", ["descent", "exact"])
+@pytest.mark.parametrize(
+    ("change", "k"),
+    [
+        (lambda i, row: row, 2),
+        (lambda i, row: row, 1),
+        (lambda i, row: row, 5),  # more clusters than the samples of a hospital
+        (lambda i, row: row | {"b": 3}, 2),
+        (lambda i, row: row | {"b": row["a"]}, 2),
+        (lambda i, row: row | {"b": "" if i % 9 == 0 else row["b"]}, 2),
+        (lambda i, row: row | {"a": 1e30 * row["a"]}, 2),
+        # Samples of one colour lie in a subspace, so that colours are clusters as well.
+        (lambda i, row: row | {"b": ("red", "blue", "green")[i % 3]}, 6),
+    ],
+)
+def test_clusters_of_a_table_are_found_with_and_without_its_label(tmp_path, change, k, fit):
+    table = write_table(tmp_path / "visits.csv", change)
+    runs = []
+    for label in (["label=outcome"], ["label=", "features=a,b,c"]):
+        rounds = 20 if fit == "descent" else 8
+        settings = [f"k={k}", f"fit={fit}", f"rounds={rounds}", *label]
+        plan = make_plan(["uifca", table, "client=hospital", *settings])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", CoterieWarning)
+            runs.append(plan.run(plan.config()).complete())
+    assert k == 1 or runs[0].metrics["purity"] == 1.0
+    assert runs[0].metrics["clusters"] <= k
+    assert "purity" not in runs[1].metrics
+    assert torch.equal(runs[0].labels, runs[1].labels)
+    assert bool(runs[1].models.isfinite().all())
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda i, row: row | {"hospital": "p"}, "a federation needs two clients or more"),
+        (lambda i, row: row | {"a": 1, "b": 2, "c": 3}, "needs a column of features"),
+        (lambda i, row: row | {"b": "inf" if i == 3 else row["b"]}, "`b` must hold finite numbers"),
+    ],
+)
+def test_a_table_that_cannot_be_clustered_is_one_sentence(tmp_path, capsys, change, says):
+    table = write_table(tmp_path / "visits.csv", change)
+    words = [
+        "run",
+        "uifca",
+        table,
+        "client=hospital",
+        "label=outcome",
+        "--out",
+        str(tmp_path / "o"),
+    ]
+    assert cli.main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("coterie: ")
+    assert says in line
+    assert not (tmp_path / "o").exists()

@@ -111,7 +111,8 @@ def test_a_client_step_gives_what_is_not_formed():
     sent = {
         "judges": torch.zeros(0, 13).double(),
         "constants": torch.zeros(1, 2).double(),
-        "chosen": torch.zeros(0, 3).double(),
+        "chosen": torch.zeros(0, 0, 0).double(),
+        "components": torch.zeros(0, 0).double(),
         "scaling": torch.tensor([0.0, 0.0, 0.0, 1.0]).double(),
         "number": torch.tensor(0),
         "seed": torch.tensor(0),

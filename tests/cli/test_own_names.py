@@ -1,6 +1,7 @@
 """Names of one's own through the real command line, from a folder outside the tree."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -57,6 +58,19 @@ def test_a_file_beside_the_user_runs_describes_and_resumes(folder):
     assert "factor=1" in out
     code, out, error = coterie(home, "describe", f"{mark}_data:blobs")
     assert "gap=2" in out, error
+
+
+def test_an_option_of_attacks_may_be_a_setting_of_ones_own_unless_somebody_attacks(folder):
+    mark, home = folder.mark, folder.folder
+    words = ["run", f"{mark}_method:Method", f"{mark}_data:Blobs", "rounds=1", "factor=0.5"]
+    code, _, error = coterie(home, *words, "--out", "quiet")
+    assert code == 0, error
+    settings = json.loads((home / "quiet" / "config.json").read_text())["settings"]
+    assert (settings["factor"], settings["attack"]) == (0.5, "none")
+    code, _, error = coterie(home, *words, "attack=boosted", "--out", "attacked")
+    assert code == 2
+    assert error.count("\n") == 1
+    assert "`factor` is an option of `attack`" in error
 
 
 def test_compare_gives_every_run_a_folder_of_its_own(folder):
@@ -142,3 +156,92 @@ def test_mistakes_are_one_sentence(own, monkeypatch, capsys, words, sentence):
     assert error.startswith("coterie: ")
     assert error.count("\n") == 1
     assert not [path for path in Path().rglob("*") if path.name == "config.json"]
+
+
+BROKEN = """
+    '''A method, data and a network that fail.'''
+
+    from dataclasses import dataclass
+
+    from {0}_method import Method as Right
+    from {0}_data import Blobs as Data
+    from coterie.core.clients import on_client
+
+    @dataclass(frozen=True, kw_only=True)
+    class Begins(Right):
+        def init(self, start):
+            return start.nothing
+
+    @dataclass(frozen=True, kw_only=True)
+    class Rounds(Right):
+        def round(self, state, clients):
+            if clients.round == 1:
+                raise KeyError("lost")
+            return super().round(state, clients)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Serves(Right):
+        def serve(self, state, clients):
+            return 1 / 0
+
+    @dataclass(frozen=True, kw_only=True)
+    class Steps(Right):
+        @on_client
+        def train(self, cohort, models) -> 'Nowhere':
+            return models @ models
+
+    def data(seed):
+        return [][1]
+
+    def network(shape, outputs):
+        assert outputs > 99, "too few"
+"""
+
+FAILURES = [
+    ("run {0}_broken:Begins {0}_data:Blobs", "AttributeError: 'Start' object", "start.no", "init"),
+    ("run {0}_broken:Rounds {0}_data:Blobs", "KeyError: 'lost'", "raise KeyError", "round"),
+    ("run {0}_broken:Serves {0}_data:Blobs", "ZeroDivisionError: division by", "1 / 0", "serve"),
+    ("run {0}_broken:Steps {0}_data:Blobs", "RuntimeError: mat1 and mat2", "models @", "train"),
+    ("run fedavg {0}_broken:data", "IndexError: list index out of range", "[][1]", "data"),
+    (
+        "run fedavg {0}_data:Blobs network={0}_broken:network",
+        "AssertionError: too few",
+        "assert outputs",
+        "network",
+    ),
+]
+
+
+@pytest.mark.parametrize(("words", "reason", "text", "where"), FAILURES)
+def test_an_error_in_code_of_ones_own_is_told_with_its_line(
+    own, monkeypatch, capsys, words, reason, text, where
+):
+    write_all(own)
+    own.write("broken", BROKEN.format(own.mark))
+    source = (own.folder / f"{own.mark}_broken.py").read_text().splitlines()
+    (line,) = [number for number, row in enumerate(source, 1) if text in row]
+    monkeypatch.chdir(own.folder)
+    words = [*words.format(own.mark).split(), "rounds=2", "--out", "r"]
+    assert main(words) == 2
+    (said,) = [row for row in capsys.readouterr().err.splitlines() if row.startswith("coterie: ")]
+    assert reason in said
+    assert f"({own.mark}_broken.py, line {line}, in {where}); COTERIE_TRACEBACK=1 shows" in said
+    monkeypatch.setenv("COTERIE_TRACEBACK", "1")
+    with pytest.raises(Exception, match=re.escape(reason.partition(": ")[2])):
+        main([*words[:-1], "again"])
+
+
+def test_an_error_of_coterie_itself_keeps_its_traceback(monkeypatch, tmp_path):
+    monkeypatch.setattr("coterie.experiment.training.next_state", divmod)
+    with pytest.raises(TypeError, match="divmod expected 2 arguments"):
+        main(["run", "fedavg", "rotated-digits", "rounds=1", "--out", str(tmp_path / "r")])
+
+
+def test_annotations_that_name_nothing_are_one_sentence(own, monkeypatch, capsys):
+    write_all(own)
+    own.write("broken", BROKEN.format(own.mark))
+    monkeypatch.chdir(own.folder)
+    assert main(["describe", f"{own.mark}_broken:Steps"]) == 2
+    said = capsys.readouterr().err
+    assert "the annotations of Steps.train must be names that its module has" in said
+    assert "'Nowhere' is not defined" in said

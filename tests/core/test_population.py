@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from coterie.core.clients import Each, on_client
-from coterie.core.errors import SettingError
+from coterie.core.errors import CoterieError, SettingError
 from coterie.core.fields import Cluster, Loss
 from coterie.core.population import RoundClients
 from coterie.vectors.folds import ByCluster, RowSent
@@ -96,7 +96,7 @@ def test_where_clusters_are_withheld_the_server_is_told_of_nobody(purpose):
 
 
 def test_only_a_client_step_is_run():
-    with pytest.raises(AssertionError, match="not marked @on_client"):
+    with pytest.raises(CoterieError, match=r"marked @on_client, got Method\.plain"):
         clients_of(Recorder()).run(Method().plain)
 
 

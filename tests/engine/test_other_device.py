@@ -11,8 +11,8 @@ import coterie
 from coterie import checks
 from coterie.core import seeds
 from coterie.core.clients import Each
-from coterie.core.cohort import OptimizerState
 from coterie.core.errors import CoterieError, SettingError
+from coterie.core.local_work import OptimizerState
 from coterie.core.rows import Rows
 from coterie.data.federation import Federation, Samples
 from coterie.engine import devices, simulator

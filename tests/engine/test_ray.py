@@ -132,6 +132,30 @@ def test_lost_replies_are_the_same_ones(digits):
     assert any(r["answered"] < 9 for r in other.records)
 
 
+@pytest.mark.filterwarnings("ignore:attackers are")
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"attack": "boosted"},
+        {"attack": "boosted", "aggregate": "median"},
+        {"attack": "gaussian", "screen": "norm"},
+        {"attack": "little", "joins": "smallest", "screen": "lof"},
+    ],
+    ids=lambda settings: " ".join(settings.values()),
+)
+def test_attacks_and_defences_are_the_same(settings, digits):
+    method = coterie.IFCA(k=2, steps=2, start_rounds=2)
+    one, other = both(method, digits, rounds=2, attackers=0.3, **settings)
+    alike(one, other)
+    assert [r.get("excluded") for r in one.records] == [r.get("excluded") for r in other.records]
+    assert one.metrics["attackers_accuracy"] == pytest.approx(other.metrics["attackers_accuracy"])
+
+
+def test_labels_to_choose_by_stay_in_one_process(digits):
+    with pytest.raises(SettingError, match="`chooses` must be poisoned where clients run on Ray"):
+        both(coterie.FedAvg(), digits, rounds=1, attack="labels", chooses="clean")
+
+
 def test_clusters_of_samples():
     federation, _ = coterie.load("gaussian-clusters", clients=6, seed=0)
     task = coterie.Centre(federation.train.x.shape[1])
@@ -218,3 +242,13 @@ def test_more_shards_than_clients_are_as_many_as_clients():
     run = coterie.simulate(coterie.FedAvg(), Federation(samples), task, rounds=1, shards=5)
     assert run.population.bounds == [0, 1, 2]
     assert run.population.actors == []  # gone with the run
+
+
+@pytest.mark.parametrize("method", [coterie.IFCA(k=2, start="random"), coterie.Local()], ids=str)
+def test_models_are_fine_tuned_as_in_one_process(digits, method):
+    settings = {"rounds": 2, "finetune": 2, "finetune_for": "outliers", "finetune_distance": 1.0}
+    here = coterie.simulate(method, *digits, **settings)
+    there = coterie.simulate(method, *digits, shards=2, **settings)
+    assert there.metrics == pytest.approx(here.metrics, rel=1e-4)
+    assert torch.equal(there.personal.uses_own, here.personal.uses_own)
+    assert 0 < int(here.personal.uses_own.sum()) < 9

@@ -11,6 +11,7 @@ from torch import nn
 
 import coterie
 from coterie import Classification, Regression, TokenClassification
+from coterie.core.errors import CoterieError
 from coterie.data.federation import Samples
 from coterie.engine.simulator import Simulator
 from tests.channel.echo import Echo
@@ -57,7 +58,7 @@ def test_unseen_clients_are_numbered_behind_the_others_and_remember_nothing():
 
 def test_nobody_recalls_what_nobody_kept():
     cohort = simulator([2, 2]).cohort(torch.arange(2), 0, (0,))
-    with pytest.raises(AssertionError, match="recalls note but never kept it"):
+    with pytest.raises(CoterieError, match="for clients who never kept note, as is client"):
         cohort.recall("note")
 
 

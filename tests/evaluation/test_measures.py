@@ -4,7 +4,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+from sklearn.metrics import (
+    adjusted_rand_score,
+    davies_bouldin_score,
+    normalized_mutual_info_score,
+)
 
 from coterie.evaluation import measures as metrics
 
@@ -69,3 +73,29 @@ def test_diverged_models_are_infinitely_far():
         torch.tensor([[math.nan], [0.0]]), torch.tensor([[0.0], [1.0]])
     )
     assert found["distance"] == math.inf
+
+
+def test_davies_bouldin_worked_out_by_hand():
+    # Centres 1, 10 and 30 with mean distances 1, 2 and 0 to them. The first two are alike by
+    # (1 + 2) / 9, the third is most like the second: (0 + 2) / 20, for (0 + 1) / 29 is less.
+    points = torch.tensor([[0.0], [2.0], [8.0], [12.0], [30.0]])
+    cluster = torch.tensor([4, 4, 7, 7, 2])
+    expected = (1 / 3 + 1 / 3 + 1 / 10) / 3
+    assert metrics.davies_bouldin(points, cluster) == pytest.approx(expected)
+
+
+def test_davies_bouldin_is_that_of_scikit_learn():
+    generator = torch.Generator().manual_seed(0)
+    points = torch.randn(40, 6, generator=generator)
+    cluster = torch.randint(5, (40,), generator=generator)
+    points += 3 * cluster[:, None]
+    expected = davies_bouldin_score(points.numpy(), cluster.numpy())
+    assert metrics.davies_bouldin(points, cluster) == pytest.approx(expected, rel=1e-6)
+
+
+def test_davies_bouldin_where_there_is_nothing_to_compare():
+    points = torch.tensor([[0.0], [2.0], [1.0]])
+    assert metrics.davies_bouldin(points, torch.zeros(3)) is None
+    assert metrics.davies_bouldin(points, torch.tensor([0, 0, 1])) == math.inf
+    # Clients that are all alike, in two clusters.
+    assert metrics.davies_bouldin(torch.ones(4, 2), torch.tensor([0, 0, 1, 1])) == math.inf

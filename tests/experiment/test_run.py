@@ -39,6 +39,7 @@ def stop_after(count):
 
 
 CAN_WITHHOLD = {"ifca", "hypcluster", "fedavg", "fedprox", "fedsgd", "ditto", "per-fedavg"}
+CAN_WITHHOLD |= {"feddane", "feddist", "feddws"}
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -93,9 +93,9 @@ def test_what_many_runs_complain_of_is_said_once(tmp_path):
 def test_an_interrupted_sweep_leaves_checkpoints_and_no_process(tmp_path, sent):
     words = ["local", "rotated-digits", "clients=8", "rounds=4000", "evaluate=4000"]
     script = (
-        "from pathlib import Path; from coterie.cli.main import stop_on_terminate\n"
+        "from pathlib import Path; from coterie.cli.main import handle_interrupts\n"
         "from coterie.experiment.sweeps import Job, run_jobs\n"
-        "stop_on_terminate()\n"
+        "handle_interrupts()\n"
         f"run_jobs([Job({tuple(words)!r}, Path({str(tmp_path / 'run')!r}))])"
     )
     process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL)

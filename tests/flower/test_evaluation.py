@@ -8,11 +8,13 @@ import torch
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
 from coterie import IFCA as Method
-from coterie import HypCluster
+from coterie import Ditto, FedAvg, FedSGD, FeSEM, HypCluster, Local, PerFedAvg, simulate
 from coterie.checks import small_task
 from coterie.core.algorithm import Serving
 from coterie.core.errors import CoterieError, CoterieWarning
-from coterie.flower.evaluation import NetworkScorer, SumExchange
+from coterie.evaluation.scoring import SummedScores
+from coterie.flower.evaluation import NetworkScorer, ScoreExchange, SumExchange
+from coterie.flower.replies import REPLY_HEADER
 from coterie.flower.wire import BadPacket, Packet, decode_packet
 from tests.flower.fake import IFCA, FakeGrid, an_error, deployed, make_app, simulated, thirds
 from tests.flower.small import SmallApp, SmallGrid, run_over
@@ -190,3 +192,81 @@ def test_of_clustered_samples_only_draws_from_the_models_are_shown(tmp_path):
     assert run.records[-1]["by_cluster"] == {}
     assert run.records[-1]["counted"] == "samples"
     assert sum(run.records[-1]["sizes"]) == 4 * 40
+
+
+TUNED = [
+    Method(k=2, start="random"),
+    FeSEM(k=2),
+    FedAvg(optimizer="adam", batch=2),
+    FedSGD(),
+    Local(),
+    Ditto(),
+    PerFedAvg(),
+]
+
+
+@pytest.mark.parametrize("algorithm", TUNED, ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize("who", ["all", "outliers"])
+def test_fine_tuned_models_are_scored_as_here_and_do_not_leave_their_node(tmp_path, algorithm, who):
+    settings = {"rounds": 2, "finetune": 3, "finetune_for": who, "finetune_distance": 1.0}
+    app = SmallApp(algorithm, **settings)
+    grid = SmallGrid(app, tmp_path)
+    there = run_over(grid, app)
+    here = simulate(algorithm, app.federation, app.task, **settings)
+    here.metrics.pop("davies_bouldin", None)  # needs the models
+    assert there.metrics == pytest.approx(here.metrics, rel=1e-5)
+    torch.testing.assert_close(there.personal.moved, here.personal.moved, rtol=1e-4, atol=1e-6)
+    assert torch.equal(there.personal.uses_own, here.personal.uses_own)
+    if who == "outliers":
+        assert 0 < int(here.personal.uses_own.sum()) < 9
+    tuned = [tensors for _, header, tensors in grid.scored if header["tune"]]
+    assert len(tuned) == 3
+    s = 2 + 3 * app.federation.outputs
+    for tensors in tuned:
+        assert {name: list(value.shape[1:]) for name, value in tensors.items()} == {
+            "scores": [s],
+            "untuned": [s],
+            "moved": [1],
+        }
+    with pytest.raises(CoterieError, match="does not leave it"):
+        there.model(int(torch.nonzero(here.personal.uses_own)[0]))
+
+
+def test_where_clusters_are_withheld_nodes_add_up_the_scores_of_fine_tuned_models(tmp_path):
+    settings = {"rounds": 2, "finetune": 3, "withhold": "clusters"}
+    app = SmallApp(Method(k=2), **settings)
+    grid = SmallGrid(app, tmp_path)
+    there = run_over(grid, app)
+    here = simulate(Method(k=2), app.federation, app.task, **settings)
+    assert there.metrics == pytest.approx(here.metrics, rel=1e-5)
+    assert there.metrics["loss"] != there.metrics["untuned_loss"]
+    assert there.personal.moved is None
+    assert all(set(tensors) == set(SummedScores._fields) for _, _, tensors in grid.scored)
+
+
+def test_a_node_fine_tunes_only_where_its_app_says_so(tmp_path):
+    app = SmallApp(FedAvg(), rounds=1)
+    grid = SmallGrid(app, tmp_path)
+    run = run_over(grid, app)
+    node = grid.workers[1].node
+    message = next(
+        m for n, m in grid.sent if n == 1 and decode_packet(m.content).header["do"] == "score"
+    )
+    packet = decode_packet(message.content)
+    assert "scores" in node.answer(packet).tensors
+    packet.header["tune"] = True
+    with pytest.raises(BadPacket, match="are not to fine-tune"):
+        node.answer(packet)
+    assert "tuned" not in run.metrics
+
+
+def test_a_distance_that_cannot_be_is_refused():
+    exchange = ScoreExchange(
+        Serving(torch.zeros(1, 2), torch.arange(2), torch.zeros(2).long()), "test", tuned=True
+    )
+    tensors = {"scores": torch.ones(2, 3), "untuned": torch.ones(2, 3)}
+    for moved in (-1.0, float("nan")):
+        header = {**dict.fromkeys(REPLY_HEADER, 0), "fields": exchange.fields, "kept": False}
+        reply = Packet(header, {**tensors, "moved": torch.tensor([[1.0], [moved]])})
+        with pytest.raises(BadPacket, match="how far a model moved"):
+            exchange.read(torch.arange(2), reply)

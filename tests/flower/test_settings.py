@@ -53,3 +53,15 @@ def test_an_app_whose_uploads_nodes_cannot_add_up_is_refused_when_it_is_made():
     App(plan, NetworkSettings())
     with pytest.raises(SettingError, match=r"OwnFold, whose uploads of mend .* by Median, got"):
         App(plan._replace(algorithm=OwnFold()), NetworkSettings())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Undeclared(FedAvg):
+    @on_client
+    def look(self, cohort, model): ...
+
+
+def test_an_app_whose_steps_do_not_say_what_they_return_is_refused_when_it_is_made():
+    plan = make_plan(["fedavg", "rotated-digits"])
+    with pytest.raises(SettingError, match=r"`-> Upload`, and Undeclared.look does not"):
+        App(plan._replace(algorithm=Undeclared()), NetworkSettings())

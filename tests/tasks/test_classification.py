@@ -99,7 +99,8 @@ def test_clients_that_come_in_parts_and_in_any_order_are_tallied_as_all_at_once(
         sums.add(places, scores[places])
     parts = sums.finish()
     assert parts.metrics == pytest.approx(whole.metrics)
-    assert list(parts.metrics) == ["accuracy", "f1", "loss", "accuracy_macro", "f1_macro"]
+    names = ["accuracy", "f1", "loss", "accuracy_macro", "f1_macro", "f1_micro"]
+    assert list(parts.metrics) == names
     for name, values in whole.clients.items():
         assert values.equal(parts.clients[name])
     alone = task_metrics(task, scores[3:4])
@@ -158,3 +159,17 @@ def test_soft_targets_must_be_probabilities(row, sentence):
     task = Classification(nn.Linear(2, 3))
     with pytest.raises(DataError, match=sentence):
         task.check_samples(torch.zeros(4, 2), torch.tensor([row] * 4))
+
+
+def test_micro_f1_is_the_mean_of_the_clients_own_weighted_by_samples():
+    # Two classes. Client 0, one sample: predicted 0, is 0: F1 1. Client 1, three samples 0, 0, 1,
+    # all predicted 0: F1 of class 0 is 4 / 5, of class 1 is 0, so 2 / 5.
+    task = Classification(torch.nn.Linear(1, 2))
+    output = torch.tensor([1.0, 0.0]).expand(2, 3, 2)
+    y = torch.tensor([[0, 0, 0], [0, 0, 1]])
+    mask = torch.tensor([[True, False, False], [True, True, True]])
+    found = task_metrics(task, task.score(output, y, mask)).metrics
+    assert found["f1_macro"] == pytest.approx((1 + 2 / 5) / 2)
+    assert found["f1_micro"] == pytest.approx((1 * 1 + 3 * 2 / 5) / 4)
+    # All four samples pooled: of class 0 three of four predictions are right, 6 / 7 and 0.
+    assert found["f1"] == pytest.approx((6 / 7 + 0) / 2)

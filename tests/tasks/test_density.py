@@ -6,6 +6,8 @@ from torch import nn
 
 from coterie import UIFCA, Density, Federation, simulate
 from coterie.core.errors import DataError
+from coterie.core.kernel import Descent, StepRule
+from coterie.core.rows import Rows
 from coterie.engine.kernels import kernel_for
 from coterie.engine.kernels.reference import PerClientKernel
 from coterie.engine.kernels.vmapped import VmappedKernel
@@ -98,3 +100,31 @@ def test_small_flows_are_trained_side_by_side_and_convolutions_one_by_one():
     for module in (LinearFlowModule([3]), RealNvp(hidden=3).module([4, 4], 1), Laplace()):
         assert type(kernel_for(Density(module), 1)) is VmappedKernel
     assert type(kernel_for(Density(Laplace()), 0)) is PerClientKernel, "not one tensor per sample"
+
+
+def test_the_gradients_of_linear_flows_are_those_of_differentiation():
+    generator = torch.Generator().manual_seed(0)
+    task = Density(LinearFlowModule([3])).double()
+    draw = torch.randn(4, task.layout.size, generator=generator, dtype=torch.double)
+    models = task.with_scaling(draw, torch.tensor([1.0, -2.0, 0.5]), torch.tensor(3.0))
+    x = torch.randn(4, 5, 3, generator=generator, dtype=torch.double)
+    y, size = torch.zeros(4, 5), torch.tensor([5, 1, 3, 4])
+    rows = Rows(x, y, size)
+    weights = torch.rand(4, 5, generator=generator, dtype=torch.double) * rows.mask
+    reference, kernel = PerClientKernel(task), VmappedKernel(task)
+    assert kernel.is_exact_for(rows)
+    for some in (None, weights):
+        found = kernel.gradient(models, rows, [0] * 4, some)
+        assert torch.allclose(found, reference.gradient(models, rows, [0] * 4, some), rtol=1e-10)
+
+
+def test_a_linear_flow_without_an_inverse_is_lost_and_takes_no_other_with_it():
+    task = Density(LinearFlowModule([2]))
+    models = task.layout.flatten(task.module).repeat(2, 1)
+    models[0, :4] = 0.0  # A = 0
+    rows = Rows(torch.ones(2, 3, 2), torch.zeros(2, 3), torch.tensor([3, 3]))
+    kernel = VmappedKernel(task)
+    step = Descent(StepRule(0.1), [2, 2], None, [0, 0])
+    ends = kernel.descend(models, rows, step)
+    assert not ends[0, :4].isfinite().any()
+    assert torch.allclose(ends[1], kernel.descend(models[1:], Rows(*(p[1:] for p in rows)), step))

@@ -110,7 +110,8 @@ def test_the_users_own_setting_wins(monkeypatch):
 
 def test_blocks_do_not_depend_on_how_many_threads_happen_to_work(monkeypatch):
     Machine(monkeypatch)
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    for name in threads.USER_SETTINGS:
+        monkeypatch.delenv(name, raising=False)
     with adaptive_threads():
         adapt_threads(SMALL)
         assert torch.get_num_threads() == 1

@@ -32,6 +32,12 @@ def test_lloyd_by_hand():
     assert found.spread == pytest.approx(2.5 / 4)
 
 
+def test_k_means_makes_so_many_iterations_at_most():
+    points = blobs(spread=2.0)
+    few, many = (kmeans(points, 4, 0, tries=1, iterations=count).spread for count in (1, 100))
+    assert many < few
+
+
 def test_so_many_iterations_and_no_more():
     found = lloyd(column(0, 1, 9, 11), column(0, 1), iterations=1)
     assert found.cluster.tolist() == [0, 1, 1, 1]

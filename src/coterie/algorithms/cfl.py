@@ -68,7 +68,7 @@ class Upload(NamedTuple):
 class CFL(LocalTraining):
     """A cluster that is at rest while its clients still pull apart is split in two."""
 
-    traits: ClassVar[Traits] = Traits(models="models")
+    traits: ClassVar[Traits] = Traits(models="models", averages=False)
 
     eps1: float = setting(0.5, "a cluster rests if its mean update is shorter than this", above(0))
     eps2: float = setting(0.3, "its clients disagree if an update is longer than this", at_least(0))

@@ -42,10 +42,11 @@ from coterie.algorithms.steps import Choice, ask_cluster
 from coterie.core import seeds
 from coterie.core.algorithm import Info, Serving, Start, Traits
 from coterie.core.clients import Clients, on_client
-from coterie.core.cohort import Cohort, OptimizerState
+from coterie.core.cohort import Cohort
 from coterie.core.errors import SettingError
 from coterie.core.fields import Cluster, Model, Size
 from coterie.core.local_training import GradientSettings, weighting_setting
+from coterie.core.local_work import OptimizerState
 from coterie.core.settings import setting
 from coterie.core.task import Task
 from coterie.core.validate import above, at_least, between, in_range, one_of
@@ -94,7 +95,7 @@ class ClusterGAN(GradientSettings):
     weighting: str = weighting_setting()
     tries: int = setting(10, "starts of k-means, of which the best is kept", at_least(1))
 
-    traits: ClassVar[Traits] = Traits(clusters="k", clients_draw=True)
+    traits: ClassVar[Traits] = Traits(clusters="k", clients_draw=True, by_sample=True)
     suggests: ClassVar[dict[str, Any]] = {"rounds": 80, "network": "gan"}
 
     def task(self, default: Task, federation: Federation) -> Task:

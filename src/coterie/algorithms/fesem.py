@@ -42,7 +42,8 @@ from torch import Tensor
 
 from coterie.algorithms import steps
 from coterie.algorithms.fedavg import FedAvg
-from coterie.algorithms.one_shot import OneShot, clustered_part, sample_clients
+from coterie.algorithms.first_centres import clustered_part, sample_clients
+from coterie.algorithms.one_shot import OneShot
 from coterie.algorithms.steps import HeldOutLoss, held_out_loss, with_newcomers
 from coterie.core.algorithm import Info, Serving, Start, Traits
 from coterie.core.clients import Clients, Each, on_client

@@ -28,13 +28,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from coterie.algorithms import fpfc_path, steps
-from coterie.core.algorithm import Info, Serving, Start
+from coterie.core.algorithm import Info, Serving, Start, Traits
 from coterie.core.clients import Clients, Each, merge_answers, on_client
 from coterie.core.cohort import Cohort
 from coterie.core.errors import SettingError
@@ -74,6 +74,8 @@ class Upload(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class FPFC(LocalTraining):
     """Devices keep models of their own, which a penalty on their differences draws together."""
+
+    traits: ClassVar[Traits] = Traits(averages=False)
 
     lam: float = setting(0.0, "strength of the fusion lambda; 0: chosen on a path", at_least(0))
     rho: float = setting(1.0, "strength of the pull towards zeta", above(0))
@@ -126,14 +128,14 @@ class FPFC(LocalTraining):
         clients, cluster = steps.with_newcomers(self.choose, models, heard, clients)
         return Serving(models, clients.ids, cluster[clients.ids])
 
-    @on_client
+    @on_client(origins={"omega": "zeta", "trunk": "trunk"})
     def begin(
         self, cohort: Cohort, omega: Tensor, zeta: Tensor, trunk: Tensor, share: Tensor
     ) -> Upload:
         cohort.keep("omega", omega)
         return self.train(cohort, zeta, trunk, share)
 
-    @on_client
+    @on_client(origins={"omega": "zeta", "trunk": "trunk"})
     def train(self, cohort: Cohort, zeta: Tensor, trunk: Tensor, share: Tensor) -> Upload:
         fused = self.fused(cohort.task)
         omega = fused.whole(cohort.recall("omega"), trunk)

@@ -38,7 +38,7 @@ from coterie.core.cohort import Cohort
 from coterie.core.fields import Cluster, Model, Size
 from coterie.core.local_training import LocalTraining
 from coterie.core.settings import setting
-from coterie.core.validate import at_least, at_most_clients, one_of
+from coterie.core.validate import at_least, at_most_clients
 from coterie.vectors.folds import ByCluster
 
 
@@ -59,7 +59,7 @@ class HypCluster(LocalTraining):
     traits: ClassVar[Traits] = Traits(clusters="k", models="models", withholds=True)
 
     k: int = setting(2, "clusters", at_least(1))
-    start: str = setting("farthest", "start policy", one_of(*starts.POLICIES))
+    start: str = starts.start_setting()
     tries: int = setting(10, "draws of k models that restarts and reject may make", at_least(1))
     start_rounds: int = setting(10, "training rounds in restarts, warm and farthest", at_least(1))
 

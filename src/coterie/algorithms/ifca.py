@@ -17,7 +17,8 @@ theorems of section 5 are about fresh samples in every round (`resample`, core/r
 F_i of line j^ and that of g_i or LocalUpdate are then over two parts that no other round sees.
 
 Differences from the paper
-- The default start is `farthest`, not k random models (`start=random`): see `ifca_start.py`.
+- The default start is `farthest`, not k random models (`start=random`): see `ifca_start.py`. Where
+  clients may attack it is `greedy`.
 - A cluster that nobody chose keeps its model; the paper leaves 0/0 open.
 - m of option I are all clients, whoever answers, as in Algorithm 1. With `weighting=size` a client
   counts as many times as its n_i is the mean of those who answered.
@@ -39,10 +40,11 @@ from coterie.algorithms import steps
 from coterie.algorithms.ifca_start import initial_models, initial_trunk
 from coterie.core.algorithm import Info, Serving, Start, Traits
 from coterie.core.clients import Clients, Each, on_client
-from coterie.core.cohort import BestModel, Cohort
+from coterie.core.cohort import Cohort
 from coterie.core.errors import SettingError
 from coterie.core.fields import Cluster, Model, Size, Update
 from coterie.core.layout import keeps_statistics
+from coterie.core.local_scores import BestModel
 from coterie.core.local_training import weighting_setting
 from coterie.core.resampling import Resampling
 from coterie.core.settings import setting
@@ -92,7 +94,7 @@ class IFCA(Resampling):
         0, "rounds of rest after which clients get only their own model; 0: never", at_least(0)
     )
     recheck: int = setting(10, "rounds after which identities are chosen again", at_least(1))
-    start: str = setting("farthest", "start policy", one_of(*starts.POLICIES))
+    start: str = starts.start_setting()
     tries: int = setting(10, "draws of k models that restarts and reject may make", at_least(1))
     start_rounds: int = setting(10, "training rounds in restarts, warm and farthest", at_least(1))
     start_distance: float = setting(

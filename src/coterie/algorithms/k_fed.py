@@ -40,7 +40,7 @@ from coterie.core import seeds
 from coterie.core.algorithm import Info, Serving, Start, Traits
 from coterie.core.clients import Clients, on_client
 from coterie.core.cohort import Cohort
-from coterie.core.errors import CoterieError, SettingError
+from coterie.core.errors import SettingError
 from coterie.core.fields import Statistic
 from coterie.core.settings import Settings, setting
 from coterie.core.task import Task
@@ -83,7 +83,7 @@ class KFed(Settings):
     )
     tries: int = setting(10, "starts of k-means, of which the best is kept", at_least(1))
 
-    traits: ClassVar[Traits] = Traits(clusters="k")
+    traits: ClassVar[Traits] = Traits(clusters="k", by_sample=True)
     suggests: ClassVar[dict[str, Any]] = {"rounds": 1, "fraction": 1.0}
 
     def task(self, default: Task, federation: Federation) -> Task:
@@ -115,13 +115,6 @@ class KFed(Settings):
         chosen, mu = self.cluster_centres(centres, number, int(state.seed))
         after = State(centres, number, chosen, mu, state.seed)
         return after, Info(ids, nearest_centre(up.centres[:, 0], chosen), self.k)
-
-    def cluster_once(self, clients: Clients, seed: Tensor) -> Tensor:
-        """M [k, f] of the clients that answer in one exchange, for a method that starts from it."""
-        ids, up = clients.run(self.cluster, seed=seed)
-        if len(ids) == 0:
-            raise CoterieError("no client answered during the start, so that k-FED found no centre")
-        return self.cluster_centres(up.centres, up.number, int(seed))[0]
 
     def serve(self, state: State, clients: Clients) -> Serving:
         sent = {"chosen": state.chosen, "seed": state.seed}

@@ -23,33 +23,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-import torch
 from torch import Tensor
 
 from coterie.algorithms import steps
-from coterie.core import seeds
-from coterie.core.algorithm import REDRAWS, Info, Serving, Start, Traits
+from coterie.algorithms.first_centres import FirstClustering, Fit, clustered_part, fit_origin
+from coterie.core.algorithm import Info, Serving, Start, Traits
 from coterie.core.clients import Clients, Each, on_client
 from coterie.core.cohort import Cohort
-from coterie.core.errors import CoterieError, SettingError
+from coterie.core.errors import SettingError
 from coterie.core.fields import Model, Size
-from coterie.core.layout import Layout
 from coterie.core.local_training import LocalTraining, weighting_setting
 from coterie.core.settings import setting
-from coterie.core.shared_trunk import SharedTrunk
 from coterie.core.validate import at_least, at_most_clients, fraction
-from coterie.vectors.folds import ByCluster, NearestCentre, RowSent
-from coterie.vectors.kmeans import kmeans
+from coterie.vectors.folds import ByCluster, RowSent
 
 
 class State(NamedTuple):
     models: Tensor  # [k, d] w_j
     cluster: Tensor  # [m] the cluster of each client, -1 if unknown
-
-
-class Fit(NamedTuple):
-    model: Model  # [m, p] w^_i, or the part of it that is clustered
-    size: Size  # [m] samples n_i
 
 
 class Upload(NamedTuple):
@@ -97,33 +88,12 @@ class OneShot(LocalTraining):
 
     def cluster_once(self, clients: Clients, model: Tensor, seed: int) -> State:
         """k models and the clusters of `clients`, from what they make of one common model [d]."""
-        clustered = clustered_part(clients.task.layout, self.part)
-        first = sample_clients(clients, max(self.sample, self.k), seed)
-        points, ids = torch.zeros(0, int(clustered.part.sum()), dtype=model.dtype), first.ids[:0]
-        for _ in range(REDRAWS):  # replies may be lost
-            ids, up = first.run(self.fit, model=model)
-            if len(ids):
-                finite = up.model.isfinite().all(1)
-                ids, points = ids[finite], up.model if finite.all() else up.model[finite]
-            if len(ids) >= self.k:
-                break
-        else:
-            raise CoterieError(
-                f"fewer than k = {self.k} clients sent a finite model to begin with, so that no "
-                "clusters could be found"
-            )
-        found = kmeans(points, self.k, seed, tries=self.tries, trim=self.trim)
-        cluster = torch.full((clients.population,), -1).index_put((ids,), found.cluster)
-        rest = clients.only(clients.ids[~torch.isin(clients.ids, first.ids)])
-        fold = ByCluster(self.k, assign=NearestCentre("model", found.centres))
-        others, near = rest.run(self.fit, fold=fold, model=model)
-        assert near.cluster is not None  # the server assigns them
-        cluster = cluster.index_put((others,), near.cluster)
-        return State(clustered.whole(found.centres, clustered.parts(model)[1]), cluster)
+        how = FirstClustering(self.k, self.part, self.tries, self.sample, self.trim)
+        return State(*how.find(self.fit, clients, model, seed))
 
     choose = steps.choose
 
-    @on_client
+    @on_client(origins={"model": fit_origin})
     def fit(self, cohort: Cohort, model: Tensor) -> Fit:
         cohort = self.training_samples(cohort)
         w = model.expand(len(cohort), -1)
@@ -138,18 +108,3 @@ class OneShot(LocalTraining):
 
     def training_samples(self, cohort: Cohort) -> Cohort:
         return cohort.training_part(self.kept)
-
-
-def clustered_part(layout: Layout, name: str) -> SharedTrunk:
-    """The part of a model that is clustered; buffers are no parameters and never are."""
-    part = layout.part(name)
-    part[layout.trained_size :] = False
-    return SharedTrunk(part)
-
-
-def sample_clients(clients: Clients, count: int, seed: int) -> Clients:
-    """At most `count` of the clients, drawn at random."""
-    if len(clients.ids) <= count:
-        return clients
-    order = torch.randperm(len(clients.ids), generator=seeds.generator(seed, "few"))
-    return clients.only(clients.ids[order[:count]])

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
-from coterie.algorithms.k_fed import KFed
+from coterie.algorithms.uifca_start import k_fed_label
 from coterie.core import seeds
 from coterie.core.cohort import Cohort
 from coterie.core.errors import DataError
@@ -43,6 +43,13 @@ class SetSettings(LocalTraining):
     )
     k_local: int = setting(
         0, "clusters that a client looks for with start=k-fed; 0: as many as k", at_least(0)
+    )
+    components: int = setting(
+        0,
+        "principal components of all samples, each of deviation 1, that k-FED sees with "
+        "start=k-fed; 0: the samples as they are",
+        at_least(0),
+        added=True,
     )
     assign: str = setting(
         "hard", "soft: samples count in all sets, by their posterior", one_of("hard", "soft")
@@ -75,6 +82,7 @@ def make_sets(
     judges: Tensor,
     constants: Tensor,
     chosen: Tensor,
+    components: Tensor,
     seed: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """How much each sample counts in each set, and its loss under each judge, [m, n, r, k].
@@ -84,7 +92,7 @@ def make_sets(
     """
     (r, k), mask = constants.shape, cohort.mask
     if not len(judges):
-        label = first_label(settings, cohort, chosen, seed, r)
+        label = first_label(settings, cohort, chosen, components, seed, r)
         weight = one_hot(label, k, mask).to(constants.dtype)
         return weight, torch.zeros_like(weight)
     loss = cohort.losses(judges).view(*mask.shape, r, k)
@@ -103,12 +111,17 @@ def fold_of_turn(settings: SetSettings, cohort: Cohort, number: Tensor, seed: Te
 
 
 def first_label(
-    settings: SetSettings, cohort: Cohort, chosen: Tensor, seed: Tensor, r: int
+    settings: SetSettings,
+    cohort: Cohort,
+    chosen: Tensor,
+    components: Tensor,
+    seed: Tensor,
+    r: int,
 ) -> Tensor:
     """The first sets, as the index of each sample's set, [m, n, r]."""
     k = settings.k
     if settings.start == "k-fed":
-        return fill_rows(k_fed(settings).label(cohort, chosen, chosen, seed), cohort)[:, :, None]
+        return fill_rows(k_fed_label(settings, cohort, chosen, components, int(seed)), cohort)
     drawn = draw_label(cohort, k, int(seed), "sets", r)
     if settings.start != "truth":
         return drawn
@@ -128,13 +141,9 @@ def true_label(cohort: Cohort, k: int) -> Tensor:
 
 
 def fill_rows(label: Tensor, cohort: Cohort) -> Tensor:
-    """Labels [m, a] in as many rows as a cohort has: one even where nobody has a sample."""
-    return pad(label, (0, cohort.mask.shape[1] - label.shape[1]))
-
-
-def k_fed(settings: SetSettings) -> KFed:
-    """The method that makes the first sets with start=k-fed."""
-    return KFed(k=settings.k, k_local=settings.k_local, server="k-means")
+    """Labels [m, a, ...] in as many rows as a cohort has: one even where nobody has a sample."""
+    behind = [0, 0] * (label.dim() - 2)
+    return pad(label, [*behind, 0, cohort.mask.shape[1] - label.shape[1]])
 
 
 def draw_label(cohort: Cohort, k: int, seed: int, purpose: str, r: int) -> Tensor:

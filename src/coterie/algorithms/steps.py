@@ -18,6 +18,8 @@ from coterie.core.clients import Clients, on_client
 from coterie.core.cohort import Cohort
 from coterie.core.fields import Cluster, Loss
 from coterie.core.local_training import LocalTraining
+from coterie.core.settings import setting
+from coterie.core.validate import above
 
 
 class Choice(NamedTuple):
@@ -30,6 +32,12 @@ class Losses(NamedTuple):
 
 class HeldOutLoss(NamedTuple):
     loss: Loss  # [m] mean loss on the samples held out
+
+
+def server_step_setting() -> Any:
+    """The setting of how far a server goes; several methods have it."""
+    meaning = "share s of the way to the mean that the server goes; 1: FedAvg"
+    return setting(0.6, meaning, above(0))
 
 
 @on_client

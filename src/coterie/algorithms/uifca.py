@@ -36,7 +36,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.algorithms import sample_sets, uifca_exact, uifca_mistakes, uifca_scaling
+from coterie.algorithms import sample_sets, uifca_exact, uifca_mistakes, uifca_scaling, uifca_start
 from coterie.algorithms.sample_sets import SetSettings
 from coterie.algorithms.steps import Choice, ask_cluster
 from coterie.algorithms.uifca_scaling import largest
@@ -54,7 +54,6 @@ from coterie.tasks.density import Density
 from coterie.vectors.folds import WeightedRows
 
 PER_RESTART = ("models", "judges", "constants", "loss")  # of the state
-MOST_MOMENTS = 2**23  # numbers of all restarts together, where fit=exact decides their number
 NOISE = 0.01  # standard deviation of what `start=noise` adds to every parameter
 
 
@@ -65,7 +64,8 @@ class State(NamedTuple):
     loss: Tensor  # [r] mean loss under the judges; the largest number where it is not known
     rounds: Tensor  # [] rounds so far that somebody answered
     scaling: Tensor  # [f + 1] centre and scale of the samples; [0]: the network does not scale
-    chosen: Tensor  # [k, f] the centres of k-FED, by which the start makes sets; [0, f]: none
+    chosen: Tensor  # [r, k, q] centres of k-FED, by which the start makes sets; [0, 0, 0]: none
+    components: Tensor  # [f + 1, q] what k-FED sees of samples; [0, 0]: the samples themselves
     seed: Tensor  # [] where draws begin that a client repeats in every round
 
     @property
@@ -104,13 +104,11 @@ class UIFCA(SetSettings):
     fresh: bool = setting(True, "whether models begin anew in every cluster round")
     restarts: int = setting(
         0,
-        "random starts, of which the best by training loss is kept; 0: 4, or with fit=exact up to "
-        "16, fewer where their second moments would be large",
+        "starts, of which the best by training loss is kept; 0: 1 of k-FED, 4 of others, or with "
+        "fit=exact up to 16 of these, fewer where their second moments would be large",
         at_least(0),
     )
-    restart_rounds: int = setting(
-        8, "cluster rounds for which all restarts are followed", at_least(1)
-    )
+    restart_rounds: int = setting(8, "cluster rounds that all restarts are followed", at_least(1))
     shrinkage: float = setting(
         1.0, "share of a sphere in the first covariances of fit=exact", in_range(0, 1)
     )
@@ -119,7 +117,9 @@ class UIFCA(SetSettings):
         1e-6, "least variance of fit=exact, as a share of that of all samples", above(0)
     )
 
-    traits: ClassVar[Traits] = Traits(clusters="k", clients_draw=True)
+    traits: ClassVar[Traits] = Traits(
+        clusters="k", clients_draw=True, by_sample=True, averages=False
+    )
     suggests: ClassVar[dict[str, Any]] = dict(
         rounds=60, network="linear-flow", lr=0.03, steps=20, batch=64
     )
@@ -131,6 +131,8 @@ class UIFCA(SetSettings):
 
     measure_samples = uifca_scaling.measure_samples
     measure_losses = uifca_scaling.measure_losses
+    measure_products = uifca_start.measure_products
+    find_start = uifca_start.find_start
     measure_sets = uifca_exact.measure_sets
     measure_mistakes = uifca_mistakes.measure_mistakes
 
@@ -138,10 +140,10 @@ class UIFCA(SetSettings):
         task = uifca_exact.check_density(self.fit, start.task)
         seed = torch.tensor(seeds.derive(start.seed, "uifca"))
         scaling = uifca_scaling.ask_scaling(self.measure_samples, task, start.all_clients())
-        chosen = torch.zeros(0, 0, dtype=task.layout.dtype)
+        components, chosen = scaling.new_zeros(0, 0), scaling.new_zeros(0, 0, 0)
         if self.start == "k-fed":
-            chosen = sample_sets.k_fed(self).cluster_once(start.all_clients(), seed)
-        r = self._starts(len(scaling) - 1)
+            components, chosen = uifca_start.ask_k_fed(self, start.all_clients(), seed)
+        r = uifca_start.count_starts(self, len(scaling) - 1)
         models = torch.stack([self._begin(task, start.models(1, i)[0], scaling) for i in range(r)])
         judges = models[:, :0]
         if self.start == "noise":
@@ -149,7 +151,8 @@ class UIFCA(SetSettings):
             noise = torch.randn(r, self.k, width, generator=start.generator("noise"))
             judges[..., :width] += NOISE * noise.to(models.dtype)
         constants, unknown = models.new_zeros(r, self.k), models.new_full((r,), largest(models))
-        return State(models, judges, constants, unknown, torch.tensor(0), scaling, chosen, seed)
+        known = scaling, chosen, components, seed
+        return State(models, judges, constants, unknown, torch.tensor(0), *known)
 
     def round(self, state: State, clients: Clients) -> tuple[State, Info]:
         number, step = divmod(int(state.rounds), 1 if self.fit == "exact" else self.fit_rounds)
@@ -189,11 +192,13 @@ class UIFCA(SetSettings):
         judges: Tensor,
         constants: Tensor,
         chosen: Tensor,
+        components: Tensor,
         number: Tensor,
         seed: Tensor,
     ) -> Upload:
         cohort = sample_sets.fold_of_turn(self, cohort, number, seed)
-        weight, loss = sample_sets.make_sets(self, cohort, judges, constants, chosen, seed)
+        made_by = judges, constants, chosen, components, seed
+        weight, loss = sample_sets.make_sets(self, cohort, *made_by)
         size, theta = weight.sum(1).flatten(1), models.expand(len(cohort), *models.shape)
         if self.assign == "hard":
             sets = cohort.by_label(weight.argmax(3), self.k)
@@ -226,14 +231,6 @@ class UIFCA(SetSettings):
             models=models.expand_as(state.models), judges=state.models, constants=constants
         )
 
-    def _starts(self, features: int) -> int:
-        """How many starts are followed at first."""
-        if self.start not in ("random", "noise"):
-            return 1
-        if self.restarts or self.fit == "descent":
-            return self.restarts or 4
-        return max(1, min(16, MOST_MOMENTS // (self.k * features**2)))
-
     def _begin(self, task: Density, draw: Tensor, scaling: Tensor) -> Tensor:
         """The models [k, d] of a cluster round before they are fitted: k times the same."""
         model = task.with_scaling(draw, scaling[:-1], scaling[-1]) if len(scaling) else draw
@@ -245,6 +242,7 @@ class UIFCA(SetSettings):
             "judges": state.judges.flatten(0, 1),
             "constants": state.constants,
             "chosen": state.chosen if number == 0 else state.chosen[:0],
+            "components": state.components if number == 0 else state.components[:0],
             "number": torch.tensor(number),
             "seed": state.seed,
         }

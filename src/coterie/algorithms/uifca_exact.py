@@ -47,12 +47,13 @@ def measure_sets(
     judges: Tensor,
     constants: Tensor,
     chosen: Tensor,
+    components: Tensor,
     number: Tensor,
     seed: Tensor,
     scaling: Tensor,
 ) -> SetMoments:
     cohort = sample_sets.fold_of_turn(self, cohort, number, seed)
-    weight, loss = sample_sets.make_sets(self, cohort, judges, constants, chosen, seed)
+    weight, loss = sample_sets.make_sets(self, cohort, judges, constants, chosen, components, seed)
     size = weight.sum(1).flatten(1)
     points = [(x.flatten(1) - scaling[:-1]) / scaling[-1] for x, _ in cohort]
     weights = [own[: len(x)].flatten(1) for own, x in zip(weight, points, strict=True)]

@@ -34,7 +34,7 @@ def measure_mistakes(
     self: Any, cohort: Cohort, models: Tensor, chosen: Tensor, number: Tensor, seed: Tensor
 ) -> Mistakes:
     cohort = sample_sets.fold_of_turn(self, cohort, number, seed)
-    given = sample_sets.first_label(self, cohort, chosen, seed, 1)  # [m, n, 1]
+    given = sample_sets.first_label(self, cohort, chosen, chosen, seed, 1)  # [m, n, 1]
     true = sample_sets.true_label(cohort, self.k)
     weight = sample_sets.one_hot((given[:, :, 0] != true).long(), 2, cohort.mask)  # [m, n, 2]
     losses = cohort.losses(models)

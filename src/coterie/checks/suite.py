@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from coterie.checks import crossings, outcomes
 from coterie.checks.small import CASE, Case, small_federation
 from coterie.core.algorithm import Algorithm, traits_of
 from coterie.core.errors import CoterieError
+from coterie.core.imports import describe_failure
 from coterie.core.task import Task
 from coterie.data.federation import Federation
 from coterie.experiment.settings import make_settings
@@ -90,21 +89,9 @@ def run_checks(algorithm: Any, checks: Sequence[Check], tell: Tell | None) -> No
         except Exception as error:
             if tell is None:
                 raise
-            broken = describe_error(error)
+            broken = describe_failure(error) or f"{type(error).__name__}: {error}"
         if tell is not None:
             tell((check.__doc__ or check.__name__).partition("\n")[0], broken)
-
-
-def describe_error(error: Exception) -> str:
-    """An error of an algorithm, with the last line of its own that it came through."""
-    ours = Path(__file__).parents[1]
-    own = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if "site-packages" not in frame.filename and ours not in Path(frame.filename).parents
-    ]
-    place = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
-    return f"{type(error).__name__}: {error}{place}"
 
 
 def in_double(task: Any, federation: Federation) -> Any:

@@ -7,11 +7,15 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING
-from typing import Any, get_type_hints
+from typing import Any
 
+from coterie.core.algorithm import Traits, traits_of
 from coterie.core.clients import declared_fold, is_client_step
 from coterie.core.errors import SettingError
 from coterie.core.fields import Role, field_of_role
+from coterie.core.imports import read_annotations
+from coterie.core.population import sends_models
+from coterie.core.step_checks import declared_upload
 from coterie.experiment.settings import NetworkChoice, RunSettings, settings_of
 from coterie.registry import SHELVES, entry_points_of, resolve, resolve_any, suggestions
 
@@ -65,6 +69,7 @@ def describe_algorithm(kind: type[Any]) -> str:
         else "",
         "Settings of every run\n" + settings_table(NetworkChoice, RunSettings),
         "What crosses\n" + messages_table(kind),
+        defended_text(kind),
     ]
     return "\n\n".join(filter(None, parts))
 
@@ -118,13 +123,13 @@ def settings_table(*owners: type, values: Mapping[str, Any] | None = None) -> st
 
 def messages_table(kind: type[Any]) -> str:
     """For every client step, what a client downloads and what it uploads; nothing else crosses."""
-    state = get_type_hints(kind.init).get("return", object)
+    state = read_annotations(kind.init).get("return", object)
     lines = []
     inherited = {name: step for base in reversed(kind.__mro__) for name, step in vars(base).items()}
     for name, step in inherited.items():
         if not is_client_step(step):
             continue
-        upload = get_type_hints(step).get("return")
+        upload = declared_upload(step)
         fields = getattr(upload, "_fields", ())
         sent = dict(field_comments(upload)) if upload is not None and fields else {}
         kept = dict(field_comments(state))
@@ -135,7 +140,26 @@ def messages_table(kind: type[Any]) -> str:
             lines.append(f"    down  {a:8} {kept.get(a, one_of_many)}".rstrip())
         lines += [f"    up    {field:8} {sent.get(field, '')}".rstrip() for field in fields]
         lines.append(f"    {what_is_seen(step, upload)}")
-    return "\n".join(lines)
+    return "\n".join(lines) or "  nothing: no method is marked @on_client"
+
+
+def defended_text(kind: type[Any]) -> str:
+    """What the server sees besides where a run defends itself; empty: nothing."""
+    steps = {name: getattr(kind, name) for name in dir(kind)}
+    seen = [
+        name
+        for name, step in steps.items()
+        if is_client_step(step) and declared_fold(step) is not None and sends_models(step)
+    ]
+    if not seen:
+        return ""
+    declared = traits_of(kind)  # of a class these may not be known, but of its instances
+    averages = not isinstance(declared, Traits) or declared.averages
+    settings = "screen=, or aggregate= but mean," if averages else "screen="
+    return (
+        f"With {settings} the server sees every client's upload of {', '.join(sorted(seen))}, and "
+        "not only sums."
+    )
 
 
 def what_is_seen(step: Callable[..., Any], upload: type | None) -> str:

@@ -10,6 +10,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any, NoReturn
 
 from coterie.cli.check import add_check
@@ -21,9 +22,12 @@ from coterie.cli.report import add_report
 from coterie.cli.reproduce import add_reproduce
 from coterie.cli.run import add_run
 from coterie.core.errors import CoterieError, CoterieWarning, SettingError
+from coterie.core.imports import describe_failure
 
 MISTAKE = 2  # exit code for wrong input
 INTERRUPTED = 130  # exit code after Ctrl-C
+RETRY = 0.02  # seconds until an interrupt is tried again that came during an import
+WHOLE_ERRORS = "COTERIE_TRACEBACK"  # if set, errors in code of the user's own have a traceback
 
 
 class Parser(argparse.ArgumentParser):
@@ -35,7 +39,7 @@ class Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code."""
-    stop_on_terminate()
+    handle_interrupts()
     try:
         options, rest = build_parser().parse_known_args(arguments)
         # Words behind an option, as in `coterie run ifca --json k=4`, belong to those before it.
@@ -57,6 +61,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except (CoterieError, OSError) as error:
         print(f"coterie: {error}", file=sys.stderr)
+    except Exception as error:
+        # An error in a method, a network or data of the user's own is told as other mistakes are.
+        sentence = describe_failure(error)
+        if sentence is None or os.environ.get(WHOLE_ERRORS):
+            raise
+        print(f"coterie: {sentence}; {WHOLE_ERRORS}=1 shows all of it", file=sys.stderr)
     return MISTAKE
 
 
@@ -77,10 +87,29 @@ def working_directory_importable() -> Iterator[None]:
             sys.path.remove(here)
 
 
-def stop_on_terminate() -> None:
-    """Let SIGTERM end a command as Ctrl-C does: with a checkpoint, and without what it started."""
+def handle_interrupts() -> None:
+    """Let SIGTERM end a command as Ctrl-C does: with a checkpoint, and without what it started.
+
+    Where Ctrl-C is ignored, as in what a shell starts in the background, it stays so.
+    """
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        signal.signal(signal.SIGALRM, interrupt_outside_imports)
+        signal.signal(signal.SIGTERM, interrupt_outside_imports)
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, interrupt_outside_imports)
+
+
+def interrupt_outside_imports(number: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt, but in the middle of an import only a little later.
+
+    An import that is interrupted may swallow that, or end in another error of the library's.
+    """
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            signal.setitimer(signal.ITIMER_REAL, RETRY)
+            return
+        frame = frame.f_back
+    raise KeyboardInterrupt
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -142,6 +142,16 @@ def bytes_text(count: float) -> str:
     return f"{count:.0f} B" if units[0] == "B" else f"{count:.1f} {units[0]}"
 
 
+def tuned_text(run: Run, numbers: Mapping[str, float], prefix: str) -> str:
+    """How many clients use the model that they fine-tuned, and the accuracy before."""
+    personal = run.personal
+    assert personal is not None
+    count = len(personal.serving.ids)
+    text = f"{round(numbers['tuned'] * count)} of {count} clients use the model they fine-tuned"
+    before = numbers.get(f"untuned_{prefix}accuracy")
+    return text if before is None else f"{text}; {before:.2%} of samples before"
+
+
 def outcome_text(run: Run) -> str:
     """The outcome of a run in a few lines."""
     result, numbers = run.result, run.metrics
@@ -154,6 +164,8 @@ def outcome_text(run: Run) -> str:
     if f"{prefix}accuracy_macro" in numbers:
         pooled, mean = numbers[f"{prefix}accuracy"], numbers[f"{prefix}accuracy_macro"]
         lines.append(f"  {kind}accuracy  {pooled:.2%} of samples, {mean:.2%} as mean of clients")
+    if "tuned" in numbers:
+        lines.append(f"  tuned     {tuned_text(run, numbers, prefix)}")
     if f"{prefix}loss" in numbers:
         lines.append(f"  {kind}loss      {numbers[f'{prefix}loss']:.4g}")
     count = len(run.federation)

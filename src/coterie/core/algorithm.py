@@ -41,6 +41,8 @@ class Start:
     parameters: Tensor | None = None  # [groups, d] true parameters; for reference starts only
     initial: Tensor | None = None  # [j, d] the models to begin with; None: the task draws them
     asked: list[int] = field(default_factory=list)  # how many models were asked for, each time
+    wary: bool = False  # whether some clients may be adversaries: the run attacks or defends
+    teachers: list[int] = field(default_factory=list)  # whose training made the first models
 
     def models(self, count: int, attempt: int = 0, *, distinct: bool = True) -> Tensor:
         """`count` models to begin with [count, d]; another `attempt`, other draws.
@@ -111,7 +113,9 @@ class Traits:
     soft: bool = False  # whether clients are served mixtures of models
     draws: bool = True  # whether it draws, its first models or others, so that seeds matter
     withholds: bool = False  # whether its server can do without knowing who is in which cluster
-    clients_draw: bool = False  # whether its clients draw by their ids, so that ids matter
+    clients_draw: bool = False  # whether clients draw, or are drawn, by their ids: these matter
+    by_sample: bool = False  # whether it clusters samples, so that no one model serves a client
+    averages: bool = True  # whether its rounds make means by `ByCluster`, which may be robust ones
 
 
 def traits_of(algorithm: object) -> Traits:
@@ -128,6 +132,7 @@ class Info(NamedTuple):
     clusters: int  # how many clusters the algorithm keeps
     metrics: Mapping[str, float] = {}
     weights: Tensor | None = None  # [k] of the clusters in this round, where that is all it knows
+    excluded: Tensor | None = None  # [e] clients that answered and were left out of all means
 
 
 class Serving(NamedTuple):
@@ -197,13 +202,65 @@ def check_least_samples(algorithm: object, sizes: Tensor) -> None:
         )
 
 
+def first_state(algorithm: Algorithm[State], start: Start) -> State:
+    """The state that an algorithm begins with."""
+    state: Any = algorithm.init(start)
+    if not isinstance(state, tuple):
+        raise CoterieError(
+            f"{type(algorithm).__name__}.init must return its first state, a named tuple, got "
+            f"{type(state).__name__}"
+        )
+    return state  # type: ignore[return-value]
+
+
+def next_state(algorithm: Algorithm[State], state: State, clients: Clients) -> tuple[State, Info]:
+    """One round of an algorithm: its new state, and what is of interest."""
+    found: Any = algorithm.round(state, clients)
+    after, info = found if type(found) is tuple and len(found) == 2 else (found, None)
+    name = type(algorithm).__name__
+    if not (isinstance(after, tuple) and isinstance(info, Info)):
+        parts = [found] if info is None else [after, info]
+        raise CoterieError(
+            f"{name}.round must return its new state, a named tuple, and an Info, got "
+            f"{' and '.join(type(each).__name__ for each in parts)}"
+        )
+    if info.cluster is not None and info.cluster.shape != info.ids.shape:
+        raise CoterieError(
+            f"the Info of {name}.round must have a cluster for each client that answered, "
+            f"{list(info.ids.shape)}, got {list(info.cluster.shape)}"
+        )
+    return after, info  # type: ignore[return-value]
+
+
+def check_served_clusters(name: str, serving: Serving) -> None:
+    """Refuse a serving in which a client has no model; those who choose themselves may have -1."""
+    ids, cluster, k = serving.ids, serving.cluster, len(serving.models)
+    if cluster is None or cluster.shape != ids.shape:
+        got = None if cluster is None else list(cluster.shape)
+        raise CoterieError(
+            f"the Serving of {name} must have a cluster for each client, {list(ids.shape)}, got "
+            f"{got}"
+        )
+    least = 0 if serving.choose is None else -1
+    outside = cluster[(cluster < least) | (cluster >= k)]
+    if len(outside):
+        raise CoterieError(
+            f"the clusters that {name} serves must be from 0 to {k - 1}, for so many are its "
+            f"models, got {int(outside[0])}"
+        )
+
+
 def serve_clients(algorithm: Algorithm[State], state: State, clients: Clients) -> Serving:
     """Whom an algorithm serves what; the cluster of a mixture is that of the largest share."""
-    serving = algorithm.serve(state, clients)
+    serving: Any = algorithm.serve(state, clients)
+    name = type(algorithm).__name__
+    if not isinstance(serving, Serving):
+        raise CoterieError(f"{name}.serve must return a Serving, got {type(serving).__name__}")
     shares = serving.mixture
     if shares is None:
+        check_served_clusters(name, serving)
         return serving
-    name, expected = type(algorithm).__name__, [len(serving.ids), len(serving.models)]
+    expected = [len(serving.ids), len(serving.models)]
     if list(shares.shape) != expected:
         raise CoterieError(
             f"the mixture that {name} serves must be {expected}, a row for each client and a "

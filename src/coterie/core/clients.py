@@ -23,13 +23,23 @@ from coterie.tensors.lazy import dense, select_rows
 Step = TypeVar("Step", bound=Callable[..., Any])
 Upload = TypeVar("Upload", bound=tuple[Any, ...])
 Result = TypeVar("Result", covariant=True)
+# What a field with the role Model is a displacement of: a download, or what a function of the
+# algorithm, the task and the message gives.
+Origin = str | Callable[[Any, Task, Mapping[str, Any]], Tensor]
 
 
 @overload
 def on_client(step: Step) -> Step: ...
 @overload
-def on_client(*, fold: type[Fold[Any]]) -> Callable[[Step], Step]: ...
-def on_client(step: Any = None, *, fold: type[Fold[Any]] | None = None) -> Any:
+def on_client(
+    *, fold: type[Fold[Any]] | None = None, origins: Mapping[str, Origin] | None = None
+) -> Callable[[Step], Step]: ...
+def on_client(
+    step: Any = None,
+    *,
+    fold: type[Fold[Any]] | None = None,
+    origins: Mapping[str, Origin] | None = None,
+) -> Any:
     """Mark a method, or a function that algorithms share, as a client step.
 
     It is called as `step(self, cohort, **download) -> NamedTuple`, `self` being the algorithm.
@@ -39,16 +49,24 @@ def on_client(step: Any = None, *, fold: type[Fold[Any]] | None = None) -> Any:
 
     Without a `fold` the server sees the upload of every client. `@on_client(fold=ByCluster)`
     promises that it only ever sees what such a fold lets through, and holds every call to it.
+
+    A fold says which download a field with the role Model is a displacement of. Where there is
+    none, `origins` says it, as in {"model": "model"}, for whoever asks how far a client has moved:
+    attacks and screens. In place of a download's name it may be a function of the algorithm, the
+    task and the message that gives the model [d] or the models [k, d].
     """
     if step is None:
-        return partial(mark_client_step, fold=fold)
-    return mark_client_step(step, fold=None)
+        return partial(mark_client_step, fold=fold, origins=origins)
+    return mark_client_step(step, fold=None, origins=None)
 
 
-def mark_client_step(step: Step, fold: type[Fold[Any]] | None) -> Step:
+def mark_client_step(
+    step: Step, fold: type[Fold[Any]] | None, origins: Mapping[str, Origin] | None
+) -> Step:
     """A function marked as a client step whose uploads go through a kind of fold, or are seen."""
     step.__on_client__ = True  # type: ignore[attr-defined]
     step.__fold__ = fold  # type: ignore[attr-defined]
+    step.__origins__ = dict(origins or {})  # type: ignore[attr-defined]
     return step
 
 
@@ -60,6 +78,18 @@ def is_client_step(step: Any) -> bool:
 def declared_fold(step: Callable[..., Any]) -> type[Fold[Any]] | None:
     """The kind of fold that all uploads of a step go through; None: the server sees each."""
     return getattr(step, "__fold__", None)
+
+
+def declared_origins(
+    step: Callable[..., Any], task: Task, sent: Mapping[str, Any]
+) -> dict[str, str | Tensor]:
+    """What fields of a step's uploads are displacements of: a download by its name, or models."""
+    declared: Mapping[str, Origin] = getattr(step, "__origins__", {})
+    algorithm = getattr(step, "__self__", None)
+    return {
+        name: origin if isinstance(origin, str) else origin(algorithm, task, sent)
+        for name, origin in declared.items()
+    }
 
 
 def step_name(step: Callable[..., Any]) -> str:
@@ -141,6 +171,10 @@ class Call(NamedTuple):
     channel: tuple[Filter, ...] = ()  # what uploads go through, in this order
     listener: Listener | None = None
     withheld: bool = False  # whether sums are all that the server may see of a fold that only adds
+    participants: int = 0  # clients that take part in the round, of which `ids` are asked
+    silent: int = 0  # of these, others who were asked before in this round and did not answer
+    # What fields with the role Model are displacements of: the name of a download, or models.
+    origins: Mapping[str, str | Tensor] = {}
 
 
 class Fold(Protocol[Result]):
@@ -260,7 +294,13 @@ class Replies:
 
 @dataclass(frozen=True)
 class Stacked:
-    """The fold that folds nothing: every upload, in increasing order of client id."""
+    """The fold that folds nothing: every upload, in increasing order of client id.
+
+    `k` is how many clusters there are, where somebody folds them afterwards. To finish it empties
+    what was taken in, so that uploads are never held twice.
+    """
+
+    k: int | None = None
 
     def start(self) -> list[tuple[Tensor, Any]]:
         return []
@@ -278,10 +318,18 @@ class Stacked:
     ) -> Any:
         if not total:
             return None
-        order = torch.cat([ids for ids, _ in total]).argsort()
-        kind = type(total[0][1])
-        fields = zip(*(upload for _, upload in total), strict=True)
-        return kind(*(torch.cat(chunks)[order] for chunks in fields))
+        place = torch.cat([ids for ids, _ in total]).argsort().argsort()
+        kind, first = type(total[0][1]), total[0][1]
+        if len(total) == 1 and bool((place.diff() > 0).all()):
+            return total.pop()[1]
+        fields = [value.new_empty(len(place), *value.shape[1:]) for value in first]
+        end = len(place)
+        while total:  # from the end, so that a list gives its uploads back one by one
+            ids, upload = total.pop()
+            for field, value in zip(fields, upload, strict=True):
+                field[place[end - len(ids) : end]] = value
+            end -= len(ids)
+        return kind(*fields)
 
 
 def merge_answers(*answers: tuple[Tensor, Any]) -> tuple[Tensor, Any]:

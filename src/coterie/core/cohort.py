@@ -7,42 +7,25 @@ the engine's kernel does them in the fastest way that is exact for the task at h
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator
-from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Iterator
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from coterie.core import seeds
-from coterie.core.batches import batches_of_clients
-from coterie.core.errors import CoterieError, CoterieWarning
-from coterie.core.kernel import ClientSeeds, Descent, Kernel, Minimisation, Objective, StepRule
-from coterie.core.layout import keeps_statistics
-from coterie.core.rows import Rows, nan_to_inf
+from coterie.core.cohort_rows import CohortRows
+from coterie.core.errors import CoterieError
+from coterie.core.kernel import Kernel, Objective, StepRule
+from coterie.core.local_scores import BestModel, LocalScores
+from coterie.core.local_work import LocalWork, OptimizerState, Pull, Steps
+from coterie.core.rows import Rows
 from coterie.core.samples import as_batch
+from coterie.core.step_checks import check_models
 from coterie.core.task import Task
 from coterie.tensors.devices import CPU
-from coterie.tensors.lazy import dense, select_rows, to_device
-from coterie.tensors.optimizers import BETAS, clip_norms
-
-
-class BestModel(NamedTuple):
-    """The model with the lowest loss on each client's data."""
-
-    cluster: Tensor  # [m] which of the models it is, the first of equals
-    model: Tensor  # [m, d] the model itself
-
-
-class OptimizerState:
-    """What optimisers carry from one call of `Cohort.minimise` to the next; empty before the first.
-
-    `rows` [m, s] may be kept by the clients (`Cohort.keep`) to go on from in another round.
-    """
-
-    def __init__(self, rows: Tensor | None = None) -> None:
-        self.rows = rows
+from coterie.tensors.lazy import to_device
+from coterie.tensors.optimizers import BETAS
 
 
 class Memory(Protocol):
@@ -73,16 +56,14 @@ class Cohort:
         address: tuple[int | str, ...],
         complete: bool = True,
     ) -> None:
-        self._device = rows.y.device  # of all that a step sees
-        self._ids = ids  # [m] on the CPU, for memory and randomness
+        self._on = CohortRows(ids, rows, complete)
+        self._device = self._on.device  # of all that a step sees
         self.ids = ids if rows.y.is_cpu else ids.to(self._device)  # [m]
         self.task = task
         self.round = round
-        self._rows = rows
         self._kernel = kernel
         self._memory = memory
         self._address = address  # (seed, ...): where the randomness of this step begins
-        self._complete = complete  # whether the rows are all samples of these clients
         self._draws = 0
 
     def __len__(self) -> int:
@@ -93,23 +74,18 @@ class Cohort:
 
         Sequences come `Padded`, several inputs as `Inputs` (core/samples.py).
         """
-        for x, y, size in zip(self._rows.x, self._rows.y, self._sizes, strict=True):
+        for x, y, size in zip(*self._on.rows[:2], self._on.sizes, strict=True):
             yield as_batch(x[:size]), as_batch(y[:size])
 
     @property
     def size(self) -> Tensor:
         """How many samples each client has, [m]."""
-        return self._rows.size
-
-    @cached_property
-    def _sizes(self) -> list[int]:
-        sizes: list[int] = self._rows.size.tolist()
-        return sizes
+        return self._on.rows.size
 
     @property
     def mask(self) -> Tensor:
         """Which rows count, [m, n]: clients with fewer than n samples are padded."""
-        return self._rows.mask
+        return self._on.rows.mask
 
     def generators(self, purpose: str) -> list[torch.Generator]:
         """A generator for each client, m of them, on the CPU (draw with device="cpu").
@@ -117,7 +93,7 @@ class Cohort:
         What it draws depends on the step, the client and the purpose alone: a client draws the same
         in any company. Asked again for the same purpose in the same step, it begins anew.
         """
-        return [seeds.generator(*self._address, i, purpose) for i in self._ids.tolist()]
+        return [seeds.generator(*self._address, i, purpose) for i in self._on.ids.tolist()]
 
     def loss(self, models: Tensor) -> Tensor:
         """The mean loss [m, k] of each client under models [k, d], or under its own [m, k, d].
@@ -125,73 +101,40 @@ class Cohort:
         A model that has diverged has infinite loss, never NaN, so that nobody chooses it; so has
         every model where a client has no sample.
         """
-        here = self._with_data
+        check_models("models", models, self.task.layout.size, ["k"], [len(self), "k"])
         with torch.no_grad():
-            if here is None:
-                return nan_to_inf(self._kernel.losses(models, self._rows))
-            losses = models.new_full((len(self), models.shape[-2]), torch.inf)
-            if len(here):
-                own = models if models.dim() == 2 else models[here]
-                losses[here] = self.subset(here).loss(own)
-            return losses
+            return self._scores.loss(models)
 
     def losses(self, models: Tensor) -> Tensor:
         """The loss [m, n, k] of every sample under models [k, d], or a client's own [m, k, d].
 
         Rows outside `mask` have loss 0; elsewhere a model that has diverged has infinite loss.
         """
-        here = self._with_data
+        check_models("models", models, self.task.layout.size, ["k"], [len(self), "k"])
         with torch.no_grad():
-            if here is None:
-                losses = nan_to_inf(self._kernel.sample_losses(models, self._rows))
-                return torch.where(self.mask[:, :, None], losses, 0.0)
-            losses = models.new_zeros(*self.mask.shape, models.shape[-2])
-            if len(here):
-                own = models if models.dim() == 2 else models[here]
-                losses[here] = self.subset(here).losses(own)
-            return losses
+            return self._scores.losses(models)
 
     def choose(self, models: Tensor) -> BestModel:
         """The model of [k, d] with the lowest mean loss on each client's data, as `loss` has it.
 
         To train the chosen model on from here costs less than to train `models[cluster]`.
         """
-        here = self._with_data
+        check_models("models", models, self.task.layout.size, ["k"])
         with torch.no_grad():
-            if here is None:
-                return BestModel(*self._kernel.choose(models, self._rows))
-            cluster = torch.zeros_like(self.ids)
-            if len(here):
-                cluster[here] = self.subset(here).choose(models).cluster
-            return BestModel(cluster, select_rows(models, cluster))
+            return self._scores.choose(models)
 
     def score(self, model: Tensor) -> Tensor:
         """The task's sums [m, s] for each client under its row of `model` [m, d].
 
         They are 0 for a client without samples.
         """
-        here = self._with_data
         with torch.no_grad():
-            if here is None:
-                return self._kernel.score(model, self._rows)
-            if len(here):
-                found = self.subset(here).score(model[here])
-                return found.new_zeros(len(self), found.shape[1]).index_copy(0, here, found)
-            # A row of padding shows how many sums there are.
-            one = next(rows for _, rows in self._rows.row_range(0, 1).client_blocks(1))
-            found = self._kernel.score(model[:1], one._replace(size=torch.ones_like(one.size)))
-            return torch.zeros_like(found).repeat(len(self), 1)
+            return self._scores.score(model)
 
     def score_mixture(self, models: Tensor, shares: Tensor) -> Tensor:
         """The task's sums [m, s] where each client mixes models [k, d] in its shares [m, k]."""
-        here = self._with_data
         with torch.no_grad():
-            if here is None:
-                return self._kernel.score_mixture(models, self._rows, shares)
-            found = torch.zeros_like(self.score(models[:1].expand(len(self), -1)))
-            if len(here):
-                found[here] = self.subset(here).score_mixture(models, shares[here])
-            return found
+            return self._scores.score_mixture(models, shares)
 
     def gradient(
         self,
@@ -215,34 +158,16 @@ class Cohort:
         they are after the batch stands in their place, and `Layout.step` makes a step of both;
         `descend` with steps=1 does the same. Without (False), they are meant to stay.
         """
-        layout, address = self.task.layout, self._next_address()
-        if statistics is None and layout.trained_size < layout.size:
-            warn_of_statistics(self.task)
-
-        def work(some: Cohort, model: Tensor, weights: Tensor | None, _: Any) -> Tensor:
-            found, width = some._gradient(model, weights, batch, address), layout.trained_size
-            if width < layout.size and not statistics:
-                found[:, width:] = 0
-            if clip:
-                found[:, :width] = clip_norms([found[:, :width]], clip, 1)[0]
-            if weight_decay:
-                found[:, :width] += weight_decay * model[:, :width]
-            return found
-
-        weights = self._sample_weights(weights, model)
-        return self._for_each_model(work, torch.zeros_like, model, weights)
-
-    def _gradient(
-        self, model: Tensor, weights: Tensor | None, batch: int, address: tuple[int | str, ...]
-    ) -> Tensor:
-        """The gradient [m, d] of mean losses, maybe of some samples, as kernels give it."""
-        once, rows = [1] * len(self), self._rows
-        batches = batches_of_clients(self._sizes, batch, once, address, self._ids)
-        if batches is not None:
-            place = self._pad([rows[0] for rows in batches])
-            rows = self._take(place)
-            weights = None if weights is None else weights.gather(1, place.clamp_min(0))
-        return self._kernel.gradient(model, rows, ClientSeeds(address, self._ids), weights)
+        check_models("model", model, self.task.layout.size, [len(self)], [len(self), "k"])
+        return self._work.gradient(
+            self._next_address(),
+            model,
+            batch=batch,
+            weights=weights,
+            weight_decay=weight_decay,
+            clip=clip,
+            statistics=statistics,
+        )
 
     def descend(
         self,
@@ -280,34 +205,24 @@ class Cohort:
         over what moves is at most `clip`, if that is not 0, as `clip_grad_norm_` does it; weight
         decay is added afterwards, as the optimisers of PyTorch do.
         """
-        assert (steps > 0) != (epochs > 0), "give either steps or epochs"
-        address = self._next_address()
-        rule = StepRule(lr, optimizer, momentum, clip).check()
+        if (steps > 0) == (epochs > 0):
+            raise CoterieError(
+                f"`descend` must be given either steps or epochs, got {steps} and {epochs}"
+            )
+        check_models("start", start, self.task.layout.size, [len(self)], [len(self), "k"])
         strength = None
         if anchor is not None:
             strength = torch.as_tensor(pull, dtype=start.dtype, device=self._device)
             strength = strength.expand(start.shape[-1])
-        moves = self._part(part)
-
-        def work(some: Cohort, start: Tensor, weights: Any, anchor: Any) -> Tensor:
-            sizes, ids = some._sizes, some._ids
-            counts = [steps or epochs * (-(-size // batch) if batch else 1) for size in sizes]
-            descent = Descent(
-                rule,
-                counts,
-                batches_of_clients(sizes, batch, counts, address, ids),
-                ClientSeeds(address, ids),
-                moves,
-                strength,
-                anchor,
-                weight_decay,
-                weights,
-                ids if some._complete else None,
-            )
-            return some._kernel.descend(start, some._rows, descent)
-
-        weights = self._sample_weights(weights, start)
-        return self._for_each_model(work, dense, start, weights, anchor)
+        return self._work.descend(
+            self._next_address(),
+            start,
+            StepRule(lr, optimizer, momentum, clip).check(),
+            Steps(steps, epochs, batch),
+            weights=weights,
+            moves=self._part(part),
+            pull=Pull(strength, anchor, weight_decay),
+        )
 
     def minimise(
         self,
@@ -327,6 +242,7 @@ class Cohort:
     ) -> Tensor:
         """Descent of each client on an objective of one's own, from its row of `start` [m, d].
 
+        With `start` [m, k, d] each client has k models, each of which goes as it would alone.
         `objective(call, x, y, generator)` gives a scalar from a batch of one client: `call(None,
         x)` runs the network with the client's present parameters, `call("critic", x)` its submodule
         of that name, and `generator` is the client's own. Only `part` moves (running statistics
@@ -341,88 +257,34 @@ class Cohort:
 
         Clients are worked on one after another, whatever the kernel.
         """
-        address, here = self._next_address(), self._with_data
-        rule = StepRule(lr, optimizer, momentum, clip, betas).check()
-        moves = self._part(part)
-        some = self if here is None else self.subset(here)
-        if not len(some):
-            return torch.clone(dense(start))
-        before = None if state is None else state.rows
-        counts = [steps] * len(some)
-        work = Minimisation(
+        check_models("start", start, self.task.layout.size, [len(self)], [len(self), "k"])
+        end, after = self._work.minimise(
+            self._next_address(),
             objective,
-            rule,
-            weight_decay,
-            moves,
-            batches_of_clients(some._sizes, batch, counts, address, some._ids),
-            counts,
-            ClientSeeds(address, some._ids),
-            [seeds.generator(*address, i, "objective") for i in some._ids.tolist()],
-            before if before is None or here is None else before[here],
+            start,
+            StepRule(lr, optimizer, momentum, clip, betas).check(),
+            Steps(steps, 0, batch),
+            moves=self._part(part),
+            weight_decay=weight_decay,
+            before=None if state is None else state.rows,
         )
-        models: Tensor = dense(start)
-        end, after = self._kernel.minimise(
-            models if here is None else models[here], some._rows, work
-        )
-        if here is not None:
-            end = models.index_copy(0, here, end)
-            after = after.new_zeros(len(self), after.shape[1]).index_copy(0, here, after)
         if state is not None:
             state.rows = after
         return end
 
-    @cached_property
-    def _with_data(self) -> Tensor | None:
-        """The places [a] of the clients that have samples; None: all have."""
-        return None if all(self._sizes) else torch.nonzero(self._rows.size).flatten()
+    @property
+    def _scores(self) -> LocalScores:
+        """The work that leaves models as they are."""
+        return LocalScores(self._on, self._kernel)
+
+    @property
+    def _work(self) -> LocalWork:
+        """The work that moves models."""
+        return LocalWork(self._on, self.task, self._kernel)
 
     def _part(self, part: Tensor | str | None) -> Tensor | None:
         """The coordinates [d] of a part that may be given by its name."""
         return self.task.layout.part(part).to(self._device) if isinstance(part, str) else part
-
-    def _sample_weights(self, weights: Tensor | None, models: Tensor) -> Tensor | None:
-        """Weights [m, n] or [m, n, k] in the type of models, 0 for padding."""
-        if weights is None:
-            return None
-        plain, each = tuple(self.mask.shape), (*self.mask.shape, *models.shape[1:-1])
-        if tuple(weights.shape) not in (plain, each):
-            shapes = " or ".join(str(list(shape)) for shape in dict.fromkeys((plain, each)))
-            raise CoterieError(
-                f"the weights of samples must be {shapes}, got {list(weights.shape)}"
-            )
-        mask = self.mask.view(*plain, *(1 for _ in weights.shape[2:]))
-        return torch.where(mask, weights.to(self._device, models.dtype), 0.0)
-
-    def _for_each_model(
-        self,
-        work: Callable[[Cohort, Tensor, Tensor | None, Tensor | None], Tensor],
-        still: Callable[[Tensor], Tensor],
-        models: Tensor,
-        weights: Tensor | None,
-        anchor: Tensor | None = None,
-    ) -> Tensor:
-        """`work` on models [m, d], or [m, k, d] one after another, of clients who learn something.
-
-        Clients without samples or weight have `still(models)`.
-        """
-        if models.dim() == 3:
-            found = []
-            for j, model in enumerate(models.unbind(1)):
-                own = weights if weights is None or weights.dim() == 2 else weights[:, :, j]
-                near = anchor if anchor is None or anchor.dim() == 2 else anchor[:, j]
-                found.append(self._for_each_model(work, still, model, own, near))
-            return torch.stack(found, 1)
-        learn = self._with_data
-        if weights is not None:
-            counts = (weights != 0).any(1)
-            learn = None if bool(counts.all()) else torch.nonzero(counts).flatten()
-        if learn is None:
-            return work(self, models, weights, anchor)
-        rest = still(dense(models))
-        if not len(learn):
-            return rest.clone()
-        chosen = (None if each is None else each[learn] for each in (weights, anchor))
-        return rest.index_copy(0, learn, work(self.subset(learn), models[learn], *chosen))
 
     def split(self, share: float) -> tuple[Cohort, Cohort]:
         """The same clients with `share` of their samples, and with the rest, which is held out.
@@ -430,13 +292,7 @@ class Cohort:
         A client's two parts are the same whenever it is asked, whatever its id, and both have a
         sample; the only sample of a client is in both.
         """
-        kept, held = [], []
-        for size in self._sizes:
-            generator = seeds.generator(self._address[0], "hold", size)
-            order = torch.randperm(size, generator=generator, device="cpu")
-            cut = max(1, min(int(share * size), size - 1))
-            kept.append(order[:cut])
-            held.append(order[min(cut, size - 1) :])
+        kept, held = self._on.hold_out(share, self._address[0])
         return self._with_samples(kept, "kept"), self._with_samples(held, "held")
 
     def training_part(self, share: float) -> Cohort:
@@ -450,26 +306,19 @@ class Cohort:
         together are all samples. As in `split`, a client's parts are the same whenever it is asked,
         whatever its id.
         """
-        chosen: dict[int, Tensor] = {}
-        for size in set(self._sizes):
-            generator = seeds.generator(self._address[0], "parts", size)
-            order = torch.randperm(size, generator=generator, device="cpu")
-            chosen[size] = order.tensor_split(of)[which]
-        return self._with_samples([chosen[size] for size in self._sizes], f"part {which}")
+        chosen = self._on.disjoint(which, of, self._address[0])
+        return self._with_samples(chosen, f"part {which}")
 
     def subset(self, places: Tensor) -> Cohort:
         """The clients at `places` [a] among these; their randomness begins anew."""
-        rows = Rows(*(part[places] for part in self._rows))
-        return self._cohort(self._ids[to_device(places, CPU)], rows, self._address, self._complete)
+        return self._cohort(self._on.subset(places), self._address)
 
     def among(self, chosen: Tensor) -> Cohort:
         """The same clients with those of their samples that `chosen` [m, n] names.
 
         A client may be left without any: it then has infinite loss, scores 0 and stands still.
         """
-        rows = zip(chosen, self._sizes, strict=True)
-        chosen_rows = [torch.nonzero(row[:size]).flatten() for row, size in rows]
-        return self._with_samples(chosen_rows, "among")
+        return self._with_samples(self._on.chosen(chosen), "among")
 
     def by_label(self, label: Tensor, k: int) -> Cohort:
         """m k clients in the place of m: the samples of each with label 0, then those with 1, ...
@@ -479,49 +328,24 @@ class Cohort:
         without samples of a label, and then stands still there. What is drawn differs from label
         to label. They remember nothing.
         """
-        label = label[:, :, None] if label.dim() == 2 else label
-        label = label.masked_fill(~self.mask[:, :, None], k).transpose(1, 2)  # [m, r, n]
-        order = label.argsort(dim=2, stable=True)  # rows by label
-        size = (label[..., None] == torch.arange(k, device=self._device)).sum(2)  # [m, r, k]
-        place = torch.arange(max(1, int(size.max())), device=self._device)  # [b]
-        rows = (size.cumsum(2) - size)[..., None] + place  # [m, r, k, b] places in the order
-        rows = order.gather(2, rows.clamp_max(order.shape[2] - 1).flatten(2)).flatten(1)
-        taken = self._rows.take(rows)
-        x, y = (part.reshape(-1, len(place), *part.shape[2:]) for part in taken[:2])
-        sets = size[0].numel()
-        ids = (self._ids[:, None] * sets + torch.arange(sets, device="cpu")).flatten()
-        return self._cohort(ids, Rows(x, y, size.flatten()), (*self._address, "by label"), False)
+        return self._cohort(self._on.by_label(label, k), (*self._address, "by label"))
 
     def _with_samples(self, chosen: list[Tensor], purpose: str) -> Cohort:
         """The same clients with the rows `chosen[i]` of each client i only."""
-        return self._cohort(
-            self._ids, self._take(self._pad(chosen)), (*self._address, purpose), False
-        )
+        return self._cohort(self._on.with_samples(chosen), (*self._address, purpose))
 
-    def _cohort(
-        self, ids: Tensor, rows: Rows, address: tuple[int | str, ...], complete: bool
-    ) -> Cohort:
+    def _cohort(self, on: CohortRows, address: tuple[int | str, ...]) -> Cohort:
         """A cohort of the same round on other rows."""
         return Cohort(
-            ids,
-            rows,
+            on.ids,
+            on.rows,
             self.task,
             self._kernel,
             self._memory,
             round=self.round,
             address=address,
-            complete=complete,
+            complete=on.complete,
         )
-
-    def _pad(self, chosen: list[Tensor]) -> Tensor:
-        """Rows `chosen[i]` of each client i side by side, [m, b] with b at least 1; -1 is none."""
-        rows = nn.utils.rnn.pad_sequence(chosen, batch_first=True, padding_value=-1)
-        rows = rows if rows.shape[1] else rows.new_full((len(rows), 1), -1)
-        return rows.to(self._device)
-
-    def _take(self, place: Tensor) -> Rows:
-        """The rows `place` [m, b] of each client; a -1, always behind the others, is none."""
-        return self._rows.take(place.clamp_min(0))._replace(size=(place >= 0).sum(1))
 
     def _next_address(self) -> tuple[int | str, ...]:
         """Where the randomness of the next call begins."""
@@ -530,17 +354,21 @@ class Cohort:
 
     def remembers(self, name: str) -> Tensor:
         """Which clients kept something under `name`, [m]."""
-        known: Tensor = to_device(self._memory.remembers(name, self._ids), self._device)
+        known: Tensor = to_device(self._memory.remembers(name, self._on.ids), self._device)
         return known
 
     def recall(self, name: str, default: Tensor | None = None) -> Tensor:
         """What each client kept under `name`, [m, ...]; its row of `default` if it kept nothing."""
-        known = self._memory.remembers(name, self._ids)
+        known = self._memory.remembers(name, self._on.ids)
         if default is None:
-            assert bool(known.all()), f"a client recalls {name} but never kept it"
+            if not bool(known.all()):
+                raise CoterieError(
+                    f"`recall` must be given a default for clients who never kept {name}, as is "
+                    f"client {int(self._on.ids[~known][0])}"
+                )
         elif not bool(known.any()):
             return default
-        rows: Tensor = to_device(self._memory.recall(name, self._ids), self._device)
+        rows: Tensor = to_device(self._memory.recall(name, self._on.ids), self._device)
         if default is None:
             return rows
         known = to_device(known, self._device).view(-1, *(1 for _ in default.shape[1:]))
@@ -548,16 +376,4 @@ class Cohort:
 
     def keep(self, name: str, value: Tensor) -> None:
         """Let each client keep its row of `value` [m, ...] until a later round."""
-        self._memory.keep(name, self._ids, to_device(value, CPU))
-
-
-def warn_of_statistics(task: Task) -> None:
-    """Warn that a gradient leaves running statistics alone, if the network keeps any."""
-    if keeps_statistics(task.module):
-        warnings.warn(
-            "a gradient leaves the running statistics of batch normalisation where they are: ask "
-            "for `statistics=True` and make steps with `Layout.step`, or for False if they are "
-            "meant to stay",
-            CoterieWarning,
-            stacklevel=3,
-        )
+        self._memory.keep(name, self._on.ids, to_device(value, CPU))

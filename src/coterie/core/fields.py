@@ -13,9 +13,11 @@ from __future__ import annotations
 
 from enum import Enum
 from functools import cache
-from typing import Annotated, get_args, get_type_hints
+from typing import Annotated, get_args
 
 from torch import Tensor
+
+from coterie.core.imports import read_annotations
 
 
 class Role(Enum):
@@ -54,11 +56,16 @@ def roles(upload: type) -> dict[str, Role]:
     >>> roles(Upload)
     {'model': <Role.MODEL: 'model'>, 'note': <Role.STATISTIC: 'statistic'>}
     """
-    hints = get_type_hints(upload, include_extras=True)
+    hints = read_annotations(upload, with_roles=True)
     return {
         field: next((a for a in get_args(hint) if isinstance(a, Role)), Role.STATISTIC)
         for field, hint in hints.items()
     }
+
+
+def moves_models(upload: type) -> bool:
+    """Whether an upload has a model, an update, or a part of one."""
+    return any(role in (Role.MODEL, Role.UPDATE) for role in roles(upload).values())
 
 
 def field_of_role(upload: type, role: Role) -> str | None:

@@ -11,9 +11,10 @@ import inspect
 from collections.abc import Callable
 from dataclasses import asdict, field, make_dataclass
 from functools import cache
-from typing import Any, get_type_hints
+from typing import Any
 
 from coterie.core.errors import SettingError
+from coterie.core.imports import read_annotations
 from coterie.core.settings import Settings, check_setting_type
 
 UNNAMED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -35,7 +36,7 @@ def settings_of_function(
     """
     parameters = inspect.signature(function).parameters
     own = [p for p in parameters.values() if p.name not in given and p.kind not in UNNAMED]
-    annotated = get_type_hints(function.__init__ if inspect.isclass(function) else function)
+    annotated = read_annotations(function.__init__ if inspect.isclass(function) else function)
     name = getattr(function, "__name__", type(function).__name__)
 
     def call(self: Any, *values: Any, **named: Any) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from typing import Any, Literal, Protocol, get_type_hints
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -23,18 +23,25 @@ from coterie.core.clients import (
     LinearFold,
     Listener,
     Stacked,
-    declared_fold,
-    is_client_step,
+    declared_origins,
     step_name,
 )
 from coterie.core.cohort import Memory
-from coterie.core.errors import SettingError
-from coterie.core.fields import Role, field_of_role
+from coterie.core.errors import CoterieError, SettingError
+from coterie.core.fields import Role, field_of_role, moves_models
+from coterie.core.step_checks import (
+    check_client_step,
+    check_downloads,
+    check_promised_fold,
+    declared_upload,
+)
 from coterie.core.task import Task
 
 # What clients are asked for: a start of the run, a round of it, or how they are to be served, which
 # changes nothing that they keep.
 Purpose = Literal["start", "round", "serve"]
+# Another fold in the place of one, as a robust mean in that of a mean; the same if it has none.
+ReplaceFold = Callable[[Callable[..., Any], Fold[Any]], Fold[Any]]
 
 
 class Population(Protocol):
@@ -96,12 +103,20 @@ class RoundClients:
         self.round, self.ids, self.purpose = round, ids, purpose
         self._address = address
         self._calls = [0]  # shared with other views, so that no two calls draw the same
+        self._participants, self._silent = len(ids), SilentClients()  # shared with other views
         self._channel: tuple[Filter, ...] = ()
         self._listener: Listener | None = None
+        self._inspectors: tuple[Filter, ...] = ()
+        self._replace_fold: ReplaceFold | None = None
         self.withheld = False
 
     def only(self, ids: Tensor) -> RoundClients:
         """The same clients, narrowed to `ids`."""
+        strangers = ids[~torch.isin(ids, self.ids)]
+        if len(strangers):
+            raise CoterieError(
+                f"`clients.only` must be given clients that take part, got {int(strangers[0])}"
+            )
         narrowed = copy(self)
         narrowed.ids = ids.sort().values
         return narrowed
@@ -124,16 +139,30 @@ class RoundClients:
         view._listener = listener or self._listener
         return view
 
+    def defended(
+        self, *inspectors: Filter, replace_fold: ReplaceFold | None = None
+    ) -> RoundClients:
+        """The same clients, whose models the server looks at before it folds them.
+
+        An inspector is a filter that is given the uploads of all clients of a call at once. It sees
+        those of steps that train and send models or updates. `replace_fold` gives the fold that
+        takes the place of an algorithm's.
+        """
+        view = copy(self)
+        view._inspectors = (*self._inspectors, *inspectors)
+        view._replace_fold = replace_fold or self._replace_fold
+        return view
+
     def run(
         self, step: Callable[..., Any], *, fold: Fold[Any] | None = None, **message: Any
     ) -> tuple[Tensor, Any]:
         """Run a client step on these clients and fold what they send."""
-        assert is_client_step(step), f"{step} is not marked @on_client"
+        check_client_step(step)
+        check_downloads(step, self.ids, message)
         fold = fold or Stacked()
         if self.withheld:
             fold = withhold_clusters(step, fold, message, self.purpose)
-        promised = declared_fold(step)
-        assert promised is None or isinstance(fold, promised), f"{step} promises another fold"
+        check_promised_fold(step, fold)
         call = Call(
             step,
             self.ids,
@@ -144,12 +173,65 @@ class RoundClients:
             channel=self._channel,
             listener=self._listener,
             withheld=self.withheld,
+            origins=self._origins(step, fold, message),
+            participants=self._participants,
+            silent=self._silent.beside(self.ids),
         )
         self._calls[0] += 1
         if self._listener is not None:
             self._listener.on_call(call)
+        if call.trains and self._replace_fold is not None:
+            fold = self._replace_fold(step, fold)
+        if call.trains and self._inspectors and sends_models(step):
+            return self._inspect(call, fold)
         ids, total = self.runner.collect(call, fold)
+        self._silent.note(self.ids, ids)
         return ids, fold.finish(total, message)
+
+    def _origins(
+        self, step: Callable[..., Any], fold: Fold[Any], message: dict[str, Any]
+    ) -> dict[str, str | Tensor]:
+        """What the models that clients send are displacements of."""
+        origins = declared_origins(step, self.task, message)
+        return origins | dict(getattr(fold, "models", {}))
+
+    def _inspect(self, call: Call, fold: Fold[Any]) -> tuple[Tensor, Any]:
+        """Who is left, and the fold of their uploads, when inspectors have seen them all."""
+        stacked = Stacked(getattr(fold, "k", None))
+        ids, total = self.runner.collect(call, stacked)
+        self._silent.note(self.ids, ids)
+        upload = stacked.finish(total, call.message)
+        for inspector in self._inspectors:
+            if len(ids):
+                ids, upload = inspector.apply(call, ids, upload)
+        if isinstance(fold, Stacked):
+            return ids, upload if len(ids) else None
+        whole = fold.start()
+        if len(ids):
+            whole = fold.add(whole, ids, upload, call.message)
+        return ids, fold.finish(whole, call.message)
+
+
+def sends_models(step: Callable[..., Any]) -> bool:
+    """Whether clients send models or updates in a step, as far as it says what they send."""
+    upload = declared_upload(step)
+    return upload is None or moves_models(upload)
+
+
+class SilentClients:
+    """Who was asked in a round and did not answer when last asked."""
+
+    def __init__(self) -> None:
+        self.ids = torch.arange(0)
+
+    def beside(self, ids: Tensor) -> int:
+        """How many of them are not among `ids`."""
+        return int((~torch.isin(self.ids, ids)).sum())
+
+    def note(self, asked: Tensor, answered: Tensor) -> None:
+        """Clients were asked, and some of them answered."""
+        others = self.ids[~torch.isin(self.ids, asked)]
+        self.ids = torch.cat([others, asked[~torch.isin(asked, answered)]])
 
 
 def withhold_clusters(
@@ -166,7 +248,7 @@ def withhold_clusters(
     elif isinstance(fold, LinearFold):
         blind = fold.without_clients()
     elif purpose == "start":
-        upload = get_type_hints(step).get("return", tuple)
+        upload = declared_upload(step) or tuple
         blind = None if field_of_role(upload, Role.CLUSTER) else fold
     if blind is None:
         raise SettingError(

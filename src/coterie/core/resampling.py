@@ -14,8 +14,9 @@ from typing import Self
 
 from torch import Tensor
 
-from coterie.core.cohort import BestModel, Cohort
+from coterie.core.cohort import Cohort
 from coterie.core.errors import SettingError
+from coterie.core.local_scores import BestModel
 from coterie.core.local_training import LocalTraining
 from coterie.core.settings import setting
 from coterie.core.validate import at_least

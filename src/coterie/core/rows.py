@@ -30,9 +30,8 @@ class Rows(NamedTuple):
 
     def take(self, rows: Tensor) -> Rows:
         """The rows numbered `rows` [m, b] of each client; all of them count."""
-        client = torch.arange(len(rows), device=rows.device)[:, None]
         size = torch.full_like(self.size, rows.shape[1])
-        return Rows(self.x[client, rows], self.y[client, rows], size)
+        return Rows(take_rows(self.x, rows), take_rows(self.y, rows), size)
 
     def row_range(self, begin: int, end: int) -> Rows:
         """The rows from `begin` up to `end` of each client, without a copy."""
@@ -44,6 +43,16 @@ class Rows(NamedTuple):
         for begin in range(0, len(self.y), size):
             clients = slice(begin, begin + size)
             yield clients, Rows(*(part[clients] for part in self))
+
+
+def take_rows(values: Any, rows: Tensor) -> Any:
+    """The rows [m, b] of each client's values [m, n, ...]."""
+    client = torch.arange(len(rows), device=rows.device)[:, None]
+    if not isinstance(values, Tensor) or not values.is_contiguous():
+        return values[client, rows]
+    # Much faster than the same by two indices.
+    place = (client * values.shape[1] + rows).flatten()
+    return values.flatten(0, 1).index_select(0, place).view(*rows.shape, *values.shape[2:])
 
 
 def nan_to_inf(losses: Tensor) -> Tensor:

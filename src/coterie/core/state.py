@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import Any, get_type_hints
+from typing import Any
 
 from torch import Tensor
 
 from coterie.core.errors import CheckpointError, SettingError
+from coterie.core.imports import read_annotations
 
 VALUES = (bool, int, float, str, type(None))
 
@@ -110,7 +111,7 @@ def rebuild_state(
 
 def annotated_state(algorithm: Any) -> Any:
     """The structure of a state of tensors, as `init` declares it, for older checkpoints."""
-    kind = get_type_hints(type(algorithm).init).get("return", object)
+    kind = read_annotations(type(algorithm).init).get("return", object)
     inner = [[name, ["tensor"]] for name in getattr(kind, "_fields", ())]
     return ["named", inner, tuple_name(kind, algorithm)]
 

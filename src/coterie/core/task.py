@@ -14,7 +14,8 @@ from coterie.core.layout import Layout
 class TaskMetrics(NamedTuple):
     """How well models serve clients."""
 
-    metrics: dict[str, float]  # over all samples, and `_macro`: the plain mean over clients
+    # Over all samples; `_macro` is the plain mean over clients, `_micro` that by their samples.
+    metrics: dict[str, float]
     clients: dict[str, Tensor]  # name -> [m], of each client
 
 
@@ -28,6 +29,7 @@ class MetricSums:
         self.task, self.clients = task, clients
         self.total: Tensor | None = None  # [s] over all clients so far
         self.client_metrics: dict[str, Tensor] = {}  # name -> [m]
+        self.f1_sums = torch.zeros(2, dtype=torch.float64)  # of samples, and of F1 over samples
 
     def add(self, places: Tensor, scores: Tensor) -> None:
         """Add the sums [c, s] of the clients at `places` [c]."""
@@ -39,6 +41,9 @@ class MetricSums:
             if name not in self.client_metrics:
                 self.client_metrics[name] = values.new_empty(self.clients)
             self.client_metrics[name][places] = values
+            if name == "f1" and hasattr(self.task, "sample_counts"):
+                samples = self.task.sample_counts(scores).cpu().double()
+                self.f1_sums += torch.stack([samples.sum(), samples @ values.cpu().double()])
 
     def finish(self) -> TaskMetrics:
         """The metrics of all that was added; a loss has no mean over clients.
@@ -48,7 +53,10 @@ class MetricSums:
         if self.total is None:
             return TaskMetrics({}, {})
         means = {name: float(values.mean()) for name, values in self.client_metrics.items()}
-        return TaskMetrics(summary_metrics(self.task, self.total, means), self.client_metrics)
+        metrics = summary_metrics(self.task, self.total, means)
+        if self.f1_sums[0] > 0:
+            metrics["f1_micro"] = float(self.f1_sums[1] / self.f1_sums[0])
+        return TaskMetrics(metrics, self.client_metrics)
 
 
 def summary_metrics(task: Task, total: Tensor, means: Mapping[str, float]) -> dict[str, float]:
@@ -101,6 +109,15 @@ class Task(Protocol):
         """The derivative of every sample's loss by its outputs, features first.
 
         Outputs [m, c, n] and targets [m, n] give [m, c, n].
+        """
+
+    def model_gradients(
+        self, tensors: dict[str, Tensor], x: Tensor, y: Tensor, weight: Tensor
+    ) -> list[Tensor] | None:
+        """The derivative of each client's weighted losses by its trained tensors, in their order.
+
+        Clients have tensors [m, ...], samples [m, n, ...] and weights of these [m, n]. None: there
+        is no shorter way to it than to differentiate.
         """
 
     def mix(self, outputs: Tensor, shares: Tensor) -> Tensor:

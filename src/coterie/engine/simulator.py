@@ -21,6 +21,7 @@ from coterie.core.kernel import Kernel
 from coterie.core.population import Purpose, RoundClients
 from coterie.core.rows import Rows
 from coterie.core.samples import Indexed
+from coterie.core.step_checks import check_upload
 from coterie.core.task import Task
 from coterie.data.federation import Samples
 from coterie.engine.chunks import ChunkCache, Chunking
@@ -127,6 +128,7 @@ class Simulator:
                 n: v.rows_for(chunk) if isinstance(v, Each) else v for n, v in message.items()
             }
             upload = self.on_device(call.step, cohort, **download)
+            check_upload(call.step, chunk, upload)
             if self.device != CPU:
                 upload = type(upload)(*(to_device(value, to) for value in upload))
             replies.add(chunk, upload)

@@ -14,6 +14,12 @@ from coterie.core.errors import DataError
 from coterie.data.federation import Federation
 from coterie.evaluation import measures
 from coterie.evaluation.client_map import MOST_MODELS, compares_losses, place_in_plane
+from coterie.evaluation.personal import (
+    FineTuning,
+    PersonalModels,
+    check_tunable,
+    choose_personal,
+)
 from coterie.evaluation.protocols import resolve_protocol
 from coterie.evaluation.scoring import Evaluation, SampleClusters, Scorer, cluster_summary
 
@@ -27,6 +33,8 @@ class Evaluator:
     scorer: Scorer
     protocol: str  # as the run has it; `auto` is replaced
     withheld: bool = False  # whether the server is not told which client is in which cluster
+    tuning: FineTuning | None = None  # how clients fine-tune their models after the last round
+    attackers: Tensor | None = None  # [m] who attacks; metrics are those of the others
 
     def __post_init__(self) -> None:
         self.protocol = resolve_protocol(self.protocol, self.federation)
@@ -43,21 +51,70 @@ class Evaluator:
         """
         scorer = self.scorer
         if not scorer.tested:
-            return scorer.score(self.serve(state), "train", with_map=not self.withheld)
+            return self._score(self.serve(state), "train")
         if not self.federation.unseen:
             by = "test" if self.protocol == "test-loss" else "train"
-            return scorer.score(self.serve(state, by), "test", with_map=not self.withheld)
+            return self._score(self.serve(state, by), "test")
         serving = self.serve(state, "test")
         if serving.adapt is None:
             return scorer.score(serving, "test")
         serving = self.serve(state)
         return scorer.score(serving, "test", samples_of=self._peers(serving))
 
+    def personalise(self, evaluation: Evaluation, serving: Serving) -> PersonalModels | None:
+        """What becomes of the models that clients fine-tune; None where they do not.
+
+        `evaluation` is that of the models before, `serving` which of these serves which client by
+        its training data. Unseen clients have nothing to train on: each client that trains is then
+        scored on one of its own true cluster. Those who attack are left out.
+        """
+        if self.tuning is None:
+            return None
+        scorer, part, samples_of = self.scorer, "test" if self.scorer.tested else "train", None
+        if self.federation.unseen and scorer.tested:
+            if self.attackers is not None:
+                serving = serving.for_clients(~self.attackers[serving.ids])
+            samples_of = self._peers(serving)
+        else:
+            serving = evaluation.serving
+        check_tunable(serving, type(self.algorithm).__name__)
+        if serving.choose is not None:
+            told = scorer.score(serving._replace(adapt=self.tuning.tune), part, samples_of)
+            return PersonalModels(serving, told.summary)
+        ids, scores = scorer.score_tuned(serving, self.tuning, part, samples_of)
+        serving = serving.for_clients(torch.isin(serving.ids, ids))
+        threshold = self.tuning.threshold(scores.moved)
+        return choose_personal(scorer.task, serving, scores, threshold)
+
+    def personal_metrics(
+        self, before: dict[str, float], personal: PersonalModels
+    ) -> dict[str, float]:
+        """All numbers of fine-tuned models; those `before` that are of samples are `untuned_`."""
+        prefix = "" if self.scorer.tested else "train_"
+        names = [f"{prefix}{name}" for name in measures.OF_SAMPLES]
+        untuned = {f"untuned_{name}": before[name] for name in names if name in before}
+        after = {f"{prefix}{name}": value for name, value in personal.summary.metrics.items()}
+        return before | after | untuned | personal.metrics()
+
+    def _score(self, serving: Serving, part: str) -> Evaluation:
+        """Score clients that train, the honest ones and beside them those who attack."""
+        with_map = not self.withheld
+        if self.attackers is None or serving.choose is not None:
+            return self.scorer.score(serving, part, with_map=with_map)
+        bad = self.attackers[serving.ids]
+        honest = self.scorer.score(serving.for_clients(~bad), part, with_map=with_map)
+        return honest._replace(attackers=self.scorer.score(serving.for_clients(bad), part))
+
     def metrics(self, evaluation: Evaluation, cluster: Tensor) -> dict[str, float]:
         """All numbers of a state; `cluster` [m] is where the training clients are, -1 unknown."""
         prefix = "" if self.scorer.tested else "train_"
         numbers = {prefix + name: value for name, value in evaluation.summary.metrics.items()}
-        known = cluster >= 0
+        if evaluation.attackers is not None:
+            theirs = evaluation.attackers.summary.metrics
+            numbers |= {
+                f"attackers_{prefix}{n}": theirs[n] for n in ("accuracy", "loss") if n in theirs
+            }
+        known = cluster >= 0 if self.attackers is None else (cluster >= 0) & ~self.attackers
         found, true = cluster[known], self.federation.cluster
         true = None if true is None else true[known]
         samples = evaluation.samples
@@ -127,7 +184,9 @@ class Evaluator:
         what, points[ids] = place_in_plane(rows, compares_losses(serving))
         return what, points
 
-    def tables(self, serving: Serving, evaluation: Evaluation) -> dict[str, Any]:
+    def tables(
+        self, serving: Serving, evaluation: Evaluation, personal: PersonalModels | None = None
+    ) -> dict[str, Any]:
         """The clients one by one, as columns: those that trained, and unseen ones if any.
 
         Every client has its row; what is not known of it is None.
@@ -152,8 +211,17 @@ class Evaluator:
             unseen["accuracy"] = fill_column(rows, tested.get("accuracy"), len(sizes))
             unseen["loss"] = fill_column(rows, tested.get("loss", torch.zeros(0)), len(sizes))
         elif self.scorer.tested:
-            ids = evaluation.serving.ids
-            clients["accuracy"] = fill_column(ids, tested.get("accuracy"), count)
+            ids, accuracy = evaluation.serving.ids, tested.get("accuracy")
+            beside = evaluation.attackers
+            if beside is not None and accuracy is not None:
+                ids = torch.cat([ids, beside.serving.ids])
+                theirs = beside.summary.clients.get("accuracy", accuracy[:0])
+                accuracy = torch.cat([accuracy, theirs])
+            clients["accuracy"] = fill_column(ids, accuracy, count)
+        if self.attackers is not None:
+            clients["attacker"] = self.attackers.tolist()
+        if personal is not None:
+            clients |= personal_columns(personal, clients["accuracy"], count)
         tables = {"map": what, "clients": clients, "test_clients": unseen}
         if evaluation.samples is not None:
             k = len(evaluation.serving.models)
@@ -224,6 +292,26 @@ def client_columns(
         "cluster": fill_column((serving.ids - first)[known], serving.cluster[known], count),
         "shares": fill_column(serving.ids - first, serving.mixture, count),
         "true": None if true is None else true.tolist(),
+    }
+
+
+def personal_columns(
+    personal: PersonalModels, untuned: list[Any] | None, count: int
+) -> dict[str, Any]:
+    """The columns of clients that fine-tune their models; `untuned` was the accuracy before."""
+    if personal.moved is None or personal.uses_own is None:
+        return {}
+    ids = personal.serving.ids
+    uses_own = fill_column(ids, personal.uses_own, count) or []
+    accuracy = fill_column(ids, personal.summary.clients.get("accuracy"), count)
+    if accuracy is not None and untuned is not None:  # attackers do not fine-tune
+        pairs = zip(accuracy, untuned, strict=True)
+        accuracy = [before if after is None else after for after, before in pairs]
+    return {
+        "accuracy": accuracy,
+        "untuned_accuracy": untuned,
+        "moved": fill_column(ids, personal.moved, count),
+        "model": [None if own is None else ("own" if own else "shared") for own in uses_own],
     }
 
 

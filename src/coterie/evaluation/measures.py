@@ -10,13 +10,32 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
+from coterie.vectors.davies_bouldin import davies_bouldin_of_blocks
+
 # What coterie itself calls metrics; an algorithm's own metrics have other names.
-OF_SAMPLES = ("accuracy", "accuracy_macro", "f1", "f1_macro", "loss")
-OF_CLUSTERS = ("clusters", "ari", "nmi", "purity")
+OF_SAMPLES = ("accuracy", "accuracy_macro", "f1", "f1_macro", "f1_micro", "loss")
+OF_TUNING = ("tuned", "tuned_distance", "davies_bouldin")
+OF_CLUSTERS = ("clusters", "ari", "nmi", "purity", "davies_bouldin_sent")
 OF_TRUTH = ("distance", "distance_nearest", "success", "success_nearest")
 OF_COPIES = ("success_any", "success_any_nearest")
+OF_ATTACKS = (
+    "attackers_accuracy",
+    "attackers_loss",
+    "attackers_train_accuracy",
+    "attackers_train_loss",
+    "attacker_share",
+    "attacking_teachers",
+    "excluded",
+    "detection_precision",
+    "detection_recall",
+    "false_exclusion",
+)
 FIXED_METRICS = frozenset(
-    [*OF_SAMPLES, *(f"train_{name}" for name in OF_SAMPLES), *OF_CLUSTERS, *OF_TRUTH, *OF_COPIES]
+    [
+        *(f"{way}{name}" for way in ("", "train_") for name in OF_SAMPLES),
+        *(f"untuned_{way}{name}" for way in ("", "train_") for name in OF_SAMPLES),
+        *(*OF_TUNING, *OF_CLUSTERS, *OF_TRUTH, *OF_COPIES, *OF_ATTACKS),
+    ]
 )
 
 
@@ -80,6 +99,19 @@ def matched_fraction(found: Tensor, true: Tensor) -> float:
     """
     counts = contingency_table(found, true)
     return float(counts[linear_sum_assignment(-counts)].sum() / counts.sum())
+
+
+def davies_bouldin(points: Tensor, cluster: Tensor) -> float | None:
+    """How much each cluster of points [m, d] is like the one that is most like it; 0 is best.
+
+    Two clusters are alike by the mean distances of their points to the centres, added up and
+    divided by the distance of the centres (Davies and Bouldin, 1979). None where there are fewer
+    than two clusters; infinite where two have the same centre.
+
+    >>> davies_bouldin(torch.tensor([[0.0], [2.0], [9.0], [11.0]]), torch.tensor([0, 0, 1, 1]))
+    0.2222222222222222
+    """
+    return davies_bouldin_of_blocks([points], cluster)
 
 
 def distances_to_truth(models: Tensor, truth: Tensor) -> dict[str, float]:

@@ -18,6 +18,7 @@ from coterie.core.task import MetricSums, Task, TaskMetrics, summary_metrics
 from coterie.data.federation import Federation
 from coterie.engine.simulator import Simulator
 from coterie.evaluation.client_map import compares_losses, losses_or_gradients
+from coterie.evaluation.personal import MOST_NUMBERS, FineTuning, TunedScores
 from coterie.tensors.devices import CPU
 from coterie.tensors.lazy import select_rows, to_device
 
@@ -53,6 +54,20 @@ class Evaluation(NamedTuple):
     summary: TaskMetrics
     samples: SampleClusters | None = None
     groups: ClusterSummary | None = None  # where single clients are withheld
+    attackers: Evaluation | None = None  # of those who attack; all else is of the honest ones
+
+    @property
+    def everybody(self) -> Serving:
+        """Which model serves which client, of those who attack as well."""
+        if self.attackers is None:
+            return self.serving
+        mine, theirs = self.serving, self.attackers.serving
+        ids, order = torch.cat([mine.ids, theirs.ids]).sort()
+        mixture = None
+        if mine.mixture is not None and theirs.mixture is not None:
+            mixture = torch.cat([mine.mixture, theirs.mixture])[order]
+        cluster = torch.cat([mine.cluster, theirs.cluster])[order]
+        return mine._replace(ids=ids, cluster=cluster, mixture=mixture)
 
     @property
     def scored(self) -> int:
@@ -67,6 +82,10 @@ class Scorer(Protocol):
     def tested(self) -> bool:
         """Whether there is a test part."""
 
+    @property
+    def task(self) -> Task:
+        """What models are scored at."""
+
     def clients(self, part: str) -> RoundClients:
         """All clients of a part, to choose models by its data."""
 
@@ -80,6 +99,11 @@ class Scorer(Protocol):
 
         Where an answer takes a message, `with_map` asks for the `map_rows` in the same one.
         """
+
+    def score_tuned(
+        self, serving: Serving, tuning: FineTuning, part: str, samples_of: Tensor | None = None
+    ) -> tuple[Tensor, TunedScores]:
+        """Who was scored [a], and how, before and after they fine-tuned on their training part."""
 
     def own_models(self, serving: Serving) -> Tensor:
         """Every model in use: [k, d], or one for each client that adapts its model, if known."""
@@ -121,6 +145,10 @@ class SimulatedScorer:
     @property
     def tested(self) -> bool:
         return self.test is not None
+
+    @property
+    def task(self) -> Task:
+        return self.train.task
 
     def clients(self, part: str) -> RoundClients:
         return (self.population if part == "train" else self._simulator(part)).at("serve")
@@ -164,6 +192,29 @@ class SimulatedScorer:
         empty = torch.bincount(samples.found, minlength=len(serving.models)) == 0
         losses = on.task.metrics(by_cluster)["loss"].masked_fill(empty, torch.nan)
         return Evaluation(serving, sums.finish(), samples._replace(losses=losses))
+
+    def score_tuned(
+        self, serving: Serving, tuning: FineTuning, part: str, samples_of: Tensor | None = None
+    ) -> tuple[Tensor, TunedScores]:
+        on, train, ids = self._simulator(part), self.train, serving.ids
+        samples_of = ids if samples_of is None else samples_of
+        chunks = list(on.chunking.cut(on.samples.sizes[on.locate(samples_of)]))
+        # Where clients adapt models, the clusters are not what a serving says.
+        held = serving.adapt is None and len(ids) * serving.models.shape[1] <= MOST_NUMBERS
+        found = []
+        for chunk in chunks:
+            own = train.cohort(ids[chunk], 0, (train.seed, "adapt"))
+            scored = on.cohort(samples_of[chunk], 0, (on.seed, "score"))
+            models = select_rows(serving.models, serving.cluster[chunk])
+            parts = on.on_device(
+                tuning.score, own, scored, models, adapt=serving.adapt, with_models=held
+            )
+            found.append([to_device(each, CPU) for each in parts if each is not None])
+        if not found:
+            return ids, TunedScores(*[torch.zeros(0, 1)] * 3)
+        order = torch.cat(chunks).argsort()
+        columns = zip(*found, strict=True)
+        return ids, TunedScores(*(torch.cat(column)[order] for column in columns))
 
     def own_models(self, serving: Serving) -> Tensor:
         if serving.adapt is None:
@@ -236,8 +287,9 @@ class SimulatedScorer:
 
 def withhold_clients(evaluation: Evaluation, serving: Serving) -> Evaluation:
     """An evaluation of which only sums over clients are told."""
-    told = TaskMetrics(evaluation.summary.metrics, {})
-    return Evaluation(serving, told, groups=cluster_summary(evaluation))
+    # By the F1 of clients of a known size, as `f1_micro` is, more would be told than sums.
+    told = {n: v for n, v in evaluation.summary.metrics.items() if n != "f1_micro"}
+    return Evaluation(serving, TaskMetrics(told, {}), groups=cluster_summary(evaluation))
 
 
 def cluster_summary(evaluation: Evaluation) -> ClusterSummary:

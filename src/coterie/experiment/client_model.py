@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from coterie.core.algorithm import Serving
 from coterie.core.errors import SettingError, did_you_mean
 from coterie.core.task import Task
 from coterie.evaluation.scoring import SimulatedScorer
@@ -16,8 +17,8 @@ from coterie.experiment.outcome import Outcome
 
 def client_module(outcome: Outcome, task: Task, client: int | str) -> nn.Module:
     """The network that serves a client, with its weights, in evaluation mode."""
-    serving = outcome.serving
     number = client_number(outcome, client)
+    serving = client_serving(outcome, number)
     if serving.label is not None:
         raise SettingError("samples are clustered, so that no one model serves a client")
     place = torch.nonzero(serving.ids == number).flatten()
@@ -34,6 +35,18 @@ def client_module(outcome: Outcome, task: Task, client: int | str) -> nn.Module:
     if not isinstance(scorer, SimulatedScorer):
         raise SettingError(f"client {client} makes a model of its own, which does not leave it")
     return load_model(task, scorer.own_models(alone)[0])
+
+
+def client_serving(outcome: Outcome, number: int) -> Serving:
+    """What serves client `number`; if it uses a model that it fine-tuned, that adapts to it."""
+    personal, tuning = outcome.personal, outcome.evaluator.tuning
+    if personal is None or tuning is None:
+        return outcome.serving
+    serving = personal.serving
+    own = personal.uses_own
+    if own is None or bool(own[serving.ids == number].any()):
+        return serving._replace(adapt=tuning.after(serving.adapt))
+    return serving
 
 
 class MixtureModule(nn.Module):

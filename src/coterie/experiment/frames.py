@@ -48,7 +48,15 @@ def clients_frame(columns: dict[str, Any]) -> Any:
     """
     pandas = import_pandas()
     ids = pandas.Index(columns["client"], name="client", dtype="int64")
-    kinds = {"name": "object", "samples": "int64", "cluster": "Int64", "true": "Int64"}
+    kinds = {
+        "name": "object",
+        "model": "object",
+        "samples": "int64",
+        "cluster": "Int64",
+        "true": "Int64",
+        "attacker": "bool",
+        "shares": "object",  # a list for each client
+    }
     return pandas.DataFrame(
         {
             name: pandas.Series(values, ids, dtype=kinds.get(name, "float64"))

@@ -89,6 +89,11 @@ class Grid:
         initial: Initial | None = None,
         sampling: Sampling | None = None,
     ) -> None:
+        if settings.attack != "none":
+            raise SettingError(
+                "`attack` must be none where several starts or values run side by side, got "
+                f"{settings.attack}"
+            )
         self.settings = settings
         self.initial = initial
         self.sampling = sampling

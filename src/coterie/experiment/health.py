@@ -47,6 +47,21 @@ class HealthMonitor:
                 "or another seed"
             )
 
+    def check_attackers(self, share: float) -> None:
+        """Warn if attackers are a majority of a cluster, or as many as the others."""
+        if share >= 0.5 and not any("attackers are" in text for text in self.warnings):
+            self._warn(
+                f"attackers are {share:.0%} of a cluster: no mean inside it can tell who is right; "
+                "a screen over all clients may help"
+            )
+
+    def warn_of_farthest(self) -> None:
+        """Warn of a start in which the worst-served client teaches."""
+        self._warn(
+            "start=farthest lets the worst-served clients teach, which those with wrong labels "
+            "are: take start=greedy where clients may attack"
+        )
+
     def check_models(self, tensors: Iterable[Tensor]) -> None:
         """Warn if tensors of an algorithm's state are no longer finite."""
         floats = (tensor for tensor in tensors if tensor.is_floating_point())

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from coterie.core.algorithm import Serving
 from coterie.evaluation.evaluator import Evaluator
+from coterie.evaluation.personal import PersonalModels
 from coterie.evaluation.scoring import Evaluation
 
 Part = TypeVar("Part")
@@ -74,15 +75,24 @@ class Outcome:
 
     @property
     @once
+    def personal(self) -> PersonalModels | None:
+        """The models that clients fine-tune; None where they do not."""
+        return self.evaluator.personalise(self.evaluation, self.serving)
+
+    @property
+    @once
     def metrics(self) -> dict[str, float]:
-        """All numbers of the state."""
-        return self.evaluator.metrics(self.evaluation, self.clusters) | dict(self.own_metrics)
+        """All numbers of the state; where clients fine-tune, of the models that they then use."""
+        numbers = self.evaluator.metrics(self.evaluation, self.clusters)
+        if self.personal is not None:
+            numbers = self.evaluator.personal_metrics(numbers, self.personal)
+        return numbers | dict(self.own_metrics)
 
     @property
     @once
     def tables(self) -> dict[str, Any]:
         """The clients one by one, as columns."""
-        return self.evaluator.tables(self.serving, self.evaluation)
+        return self.evaluator.tables(self.serving, self.evaluation, self.personal)
 
 
 def cluster_by_client(serving: Serving, clients: int) -> Tensor:

@@ -12,8 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.channel.attacks import attack_filters, draw_attackers
 from coterie.channel.lost_replies import LoseReplies
 from coterie.channel.metering import ByteMeter
+from coterie.channel.model_spread import ModelSpread
 from coterie.core import seeds
 from coterie.core.clients import Call, Clients, Filter, Traffic
 from coterie.core.errors import SettingError
@@ -21,6 +23,7 @@ from coterie.core.population import Population, Purpose
 from coterie.core.sampling import FixedSize, Poisson, Sampling, draw_participants
 from coterie.experiment.checkpoint import content_digest
 from coterie.experiment.settings import RunSettings
+from coterie.vectors.robust_folds import robust_fold
 
 OnReply = Callable[[int, int], None]  # the round, 0 for the start, and its replies so far
 
@@ -124,6 +127,11 @@ class Participants:
         self.settings = settings
         self.bytes = bytes
         self.channel: tuple[Filter, ...] = (LoseReplies(settings.lost),) if settings.lost else ()
+        self.attackers = draw_attackers(settings, population.population, settings.seed)  # [m]
+        self.screen = settings.make_screen()
+        self.spread = ModelSpread() if settings.davies_bouldin else None
+        robust = settings.robust_mean
+        self.replace_fold = None if robust is None else robust_fold(robust)
         self.on_reply: OnReply | None = None  # called whenever clients have replied
         self._round = 0  # the round that is going on
         self._replies = 0  # in that round
@@ -152,7 +160,19 @@ class Participants:
     ) -> Clients:
         """Clients behind the channel of this run."""
         clients = self.population.at(purpose, *address, round=round, ids=ids)
-        return clients.through(*self.channel, listener=self, withheld=self.settings.withheld)
+        alone, together = attack_filters(self.settings, self.attackers, len(ids))
+        screens = tuple(each for each in (self.spread, self.screen) if each is not None)
+        channel = (*alone, *self.channel)
+        return clients.through(*channel, listener=self, withheld=self.settings.withheld).defended(
+            *together, *screens, replace_fold=self.replace_fold
+        )
+
+    def take_excluded(self) -> list[int]:
+        """Whom the screen has excluded since this was last asked, in order of id."""
+        if self.screen is None:
+            return []
+        found, self.screen.excluded = sorted(set(self.screen.excluded)), []
+        return found
 
     def on_call(self, call: Call) -> None:
         """A listener's: clients are about to be asked."""

@@ -24,6 +24,7 @@ from coterie.experiment.settings import (
     parse_grid,
     parse_settings,
     setting_names,
+    shadowed_options,
     split_words,
 )
 from coterie.registry import (
@@ -33,6 +34,7 @@ from coterie.registry import (
     resolve,
     suggestions,
 )
+from coterie.starts import settled_start
 from coterie.tasks.defaults import default_task, prepare_task
 
 TABLES = (".csv", ".tsv", ".gz", ".parquet", ".feather", ".arrow")
@@ -114,8 +116,9 @@ class Plan(NamedTuple):
         """Every setting with its value."""
         several = {name: grid_text(values) for name, values in self.grid.items()}
         own = {**asdict(self.algorithm), **asdict(self.federation)}
-        network = {"network": self.network_name, **asdict(self.network)}
-        return own | network | asdict(self.settings) | several
+        own |= {"network": self.network_name, **asdict(self.network)}
+        of_run = {name: value for name, value in asdict(self.settings).items() if name not in own}
+        return own | of_run | several
 
     def prepare(self, federation: Federation) -> tuple[Federation, Task]:
         """A federation as the algorithm sees it, and what it learns there."""
@@ -176,12 +179,21 @@ def assemble_plan(
 ) -> Plan:
     """The plan with these values; of settings with several it holds the first."""
     values = values | {name: several[0] for name, several in grid.items()}
-    settings = make_settings(RunSettings, values)
+    shadowed = shadowed_options(owners)
+    settings = make_settings(
+        RunSettings, {name: value for name, value in values.items() if name not in shadowed}
+    )
+    if shadowed and settings.attack != "none":
+        raise SettingError(
+            f"`{min(shadowed)}` is an option of `attack` and a setting of {algorithm}, "
+            f"{federation} or {values['network']}, which cannot be attacked: rename it there"
+        )
+    kind = make_settings(owners.algorithm, values)
     return Plan(
         algorithm,
         federation,
         values["network"],
-        algorithm_for_rounds(make_settings(owners.algorithm, values), settings.rounds),
+        settled_start(algorithm_for_rounds(kind, settings.rounds), settings.wary),
         make_settings(owners.federation, values),
         make_settings(owners.network, values),
         settings,

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from coterie.channel.attacks import draw_attackers
 from coterie.channel.metering import ByteMeter
 from coterie.core.algorithm import Algorithm, Serving, serve_clients
-from coterie.core.errors import CoterieError
+from coterie.core.errors import SettingError
 from coterie.core.population import Population
 from coterie.core.sampling import Sampling
 from coterie.core.task import Task
@@ -22,15 +23,25 @@ from coterie.core.validate import at_most_clients
 from coterie.data.federation import Federation
 from coterie.engine.simulator import Simulator
 from coterie.evaluation.evaluator import Evaluator
+from coterie.evaluation.personal import PersonalModels
 from coterie.evaluation.scoring import Evaluation, SimulatedScorer
 from coterie.experiment.checkpoint import run_fingerprint
 from coterie.experiment.client_model import client_module
+from coterie.experiment.finetuning import check_fine_tuning
 from coterie.experiment.folder import Record, RunFolder
 from coterie.experiment.frames import clients_frame, history_frame
 from coterie.experiment.initial import Initial, given_models
+from coterie.experiment.newcomers import newcomers_of, personalise_newcomers
 from coterie.experiment.participants import OnReply, identify_sampling
-from coterie.experiment.run_result import run_config, run_result, write_outcome, write_run_page
+from coterie.experiment.run_result import (
+    run_config,
+    run_result,
+    with_exclusions,
+    write_outcome,
+    write_run_page,
+)
 from coterie.experiment.settings import RunSettings
+from coterie.experiment.threats import attacked_clients, check_threats
 from coterie.experiment.training import Training, check_withholding
 from coterie.registry import algorithm_name
 from coterie.tasks.defaults import check_labelled
@@ -68,6 +79,8 @@ class Run:
     ) -> None:
         at_most_clients(settings, "per_round", len(federation))
         check_withholding(algorithm, settings)
+        check_fine_tuning(algorithm, settings)
+        check_threats(algorithm, settings, len(federation))
         check_labelled(algorithm, federation, task)
         for part in (federation.train, federation.test):
             if part is not None:
@@ -161,6 +174,11 @@ class Run:
         return self.training.outcome.evaluation
 
     @property
+    def personal(self) -> PersonalModels | None:
+        """What became of the models that clients fine-tuned; None where `finetune` is 0."""
+        return None if self.state is None else self.training.outcome.personal
+
+    @property
     def metrics(self) -> dict[str, float]:
         """How well the clients are served, by the metrics of docs/concepts.md."""
         return {} if self.state is None else self.training.outcome.metrics
@@ -173,7 +191,8 @@ class Run:
     @property
     def clients(self) -> Any:
         """A pandas frame with a row for each client; what is not known of one is missing."""
-        return clients_frame(self.training.outcome.tables["clients"])
+        tables = with_exclusions(self.training.outcome.tables, self.records)
+        return clients_frame(tables["clients"])
 
     def model(self, client: int | str) -> nn.Module:
         """The network that serves a client, by its id or name: a copy, ready to predict.
@@ -200,8 +219,13 @@ class Run:
         from coterie.engine.ray import RayClients
 
         assert isinstance(self.population, Simulator)
+        if self.settings.attack != "none" and self.settings.chooses == "clean":
+            raise SettingError("`chooses` must be poisoned where clients run on Ray, got clean")
         clients = RayClients(self.population, shards=shards, address=address)
-        scorer = SimulatedScorer(self.federation, clients.simulator, population=clients)
+        train = clients.simulator
+        scorer = SimulatedScorer(self.federation, train, population=clients)
+        if train.samples is not self.federation.train:  # these are poisoned, and judge nobody
+            scorer = SimulatedScorer(self.federation, train.with_samples(self.federation.train))
         self.training.move_to(clients, replace(self.evaluator, scorer=scorer))
         return clients
 
@@ -261,7 +285,7 @@ class Run:
     def _begin(self) -> None:
         try:
             self.training.begin()
-        except CoterieError:
+        except Exception:
             if self.folder is not None:
                 self.folder.discard()
             raise
@@ -315,19 +339,17 @@ class Run:
 
         It is -1 where clients make a model of their own, as those of `local` do.
         """
-        check_labelled(self.algorithm, federation, self.task)
-        self.task.check_samples(federation.train.x, federation.train.y)
-        count = len(self.federation)
-        unseen = Simulator(
-            federation.train,
-            self.task,
-            seed=self.settings.seed,
-            first=count,
-            population=count,
-            device=self.settings.device,
-        )
+        unseen = newcomers_of(self, federation)
         serving = serve_clients(self.algorithm, self.state, unseen.at("serve"))
         return serving.cluster if serving.adapt is None else torch.full_like(serving.cluster, -1)
+
+    def personalise(self, federation: Federation) -> PersonalModels:
+        """Serve clients of another federation, who fine-tune their models as the settings say.
+
+        With `finetune_for=outliers` a client uses the model that it fine-tuned if it moved farther
+        than the threshold, which comes from the clients of this run.
+        """
+        return personalise_newcomers(self, federation)
 
     @property
     def result(self) -> dict[str, Any]:
@@ -343,7 +365,7 @@ def simulated_clients(
     algorithm: Algorithm[Any], federation: Federation, task: Task, settings: RunSettings
 ) -> tuple[Simulator, Evaluator]:
     """The clients of a federation, simulated on this machine, and who scores on their data."""
-    chunk, device = settings.chunk, settings.device
-    clients = Simulator(federation.train, task, seed=settings.seed, chunk=chunk, device=device)
-    scorer = SimulatedScorer(federation, clients)
-    return clients, Evaluator(algorithm, federation, scorer, settings.protocol)
+    clients, judged = attacked_clients(federation, task, settings)
+    scorer = SimulatedScorer(federation, judged)
+    attackers = draw_attackers(settings, len(federation), settings.seed)
+    return clients, Evaluator(algorithm, federation, scorer, settings.protocol, attackers=attackers)

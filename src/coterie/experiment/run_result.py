@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coterie.evaluation.sample_map import sample_map
-from coterie.experiment.folder import RunFolder
+from coterie.experiment.folder import Record, RunFolder
 from coterie.report.feature_profiles import feature_profiles
 from coterie.report.model_draws import draw_from_models
 from coterie.report.sample_sheets import sample_sheets
@@ -52,6 +54,7 @@ def run_result(run: Run) -> dict[str, Any]:
         "start_bytes_down": training.start_bytes[0],
         "start_bytes_up": training.start_bytes[1],
         "warnings": run.warnings,
+        **({"teachers": training.teachers} if training.teachers else {}),
         **run.chosen,
     }
 
@@ -59,7 +62,7 @@ def run_result(run: Run) -> dict[str, Any]:
 def write_outcome(run: Run, folder: RunFolder) -> None:
     """Write the files of a finished run: its result, its clients and samples of its data."""
     folder.write("result.json", run.result)
-    folder.write("clients.json", run.training.outcome.tables)
+    folder.write("clients.json", with_exclusions(run.training.outcome.tables, run.records))
     data, seed, labels = run.federation, run.settings.seed, run.labels
     by_sample = run.serving.label is not None
     draws = draw_from_models(run.task, run.serving.models, data, seed) if by_sample else {}
@@ -70,6 +73,16 @@ def write_outcome(run: Run, folder: RunFolder) -> None:
         points = sample_map(run.evaluator.scorer, data, run.serving, labels, seed)
         profiles = feature_profiles(data, labels, draws, seed)
         folder.write("samples.json", {"map": points, "features": profiles})
+
+
+def with_exclusions(tables: dict[str, Any], records: Sequence[Record]) -> dict[str, Any]:
+    """Tables of clients with the number of rounds in which each was excluded, where any can be."""
+    if not any("excluded" in record for record in records):
+        return tables
+    counts = Counter(i for record in records for i in record.get("excluded", ()))
+    clients = {**tables["clients"]}
+    clients["excluded"] = [counts[i] for i in clients["client"]]
+    return {**tables, "clients": clients}
 
 
 def write_run_page(run: Run, path: Path) -> Path:

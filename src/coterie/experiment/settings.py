@@ -12,15 +12,17 @@ from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from typing import Any, NamedTuple, get_type_hints
 
+from coterie.channel.attacks import AttackSettings
+from coterie.channel.defences import DefenceSettings
 from coterie.core.errors import SettingError, did_you_mean
 from coterie.core.settings import Settings, setting
-from coterie.core.validate import at_least, fraction, one_of
+from coterie.core.validate import above, at_least, fraction, one_of
 from coterie.engine.devices import check_device
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunSettings(Settings):
-    """Settings of a run, whatever the algorithm and the data."""
+class PlainRunSettings(Settings):
+    """Settings of a run without attacks and defences."""
 
     rounds: int = setting(100, "rounds T", at_least(1))
     seed: int = setting(0, "all randomness, of data and training, comes from it", at_least(0))
@@ -45,6 +47,22 @@ class RunSettings(Settings):
     protocol: str = setting(
         "auto", "data by which a client chooses a model", one_of("auto", "train-loss", "test-loss")
     )
+    finetune: int = setting(
+        0,
+        "local epochs after the last round, by which each client makes a model of its own; 0: none",
+        at_least(0),
+        added=True,
+    )
+    finetune_lr: float = setting(0.0, "step size of these epochs; 0: lr", at_least(0), added=True)
+    finetune_for: str = setting(
+        "all",
+        "who uses the model of its own; outliers: those whose model moved far",
+        one_of("all", "outliers"),
+        added=True,
+    )
+    finetune_distance: float = setting(
+        3.0, "how far that is, in medians of the distance over all clients", above(0), added=True
+    )
     evaluate: int = setting(1, "rounds between two evaluations", at_least(1))
     checkpoint: int = setting(0, "rounds between checkpoints; 0: in 5 % of the time", at_least(0))
     chunk: int = setting(0, "clients simulated at a time; 0: by the model's size", at_least(0))
@@ -68,6 +86,35 @@ class RunSettings(Settings):
             raise SettingError(
                 f"`lost` of RunSettings must be at least 0 and below 1, got {self.lost:g}"
             )
+        if self.finetune_for != "all" and not self.finetune:
+            raise SettingError(
+                f"`finetune_for` of RunSettings must be all where `finetune` is 0, for nobody "
+                f"fine-tunes a model, got {self.finetune_for}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings(DefenceSettings, AttackSettings, PlainRunSettings):
+    """Settings of a run, whatever the algorithm and the data."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.withheld and self.looks_closely:
+            raise SettingError(
+                "`withhold` must be nothing where the server looks at the updates of single "
+                f"clients, as {self.looks_closely} does, got {self.withhold}"
+            )
+        if self.attack != "none" and self.starts > 1:
+            raise SettingError(f"`starts` must be 1 under an attack, got {self.starts}")
+
+    @property
+    def wary(self) -> bool:
+        """Whether some clients may be adversaries: the run attacks or defends."""
+        return self.defends or self.attack != "none"
+
+
+# An algorithm or data of a user's own may have settings of these names, if nobody attacks.
+ATTACK_OPTIONS = frozenset(field.name for field in fields(AttackSettings)) - {"attack"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,10 +165,15 @@ def split_words(words: Iterable[str]) -> tuple[list[str], list[str]]:
 
 
 def check_no_clash(owners: Iterable[type]) -> None:
-    """Refuse classes that share the name of a setting: both would get one value."""
+    """Refuse classes that share the name of a setting: both would get one value.
+
+    The options of an attack are the run's last: see `shadowed_options`.
+    """
     owner_of: dict[str, str] = {}
     for owner in owners:
         for name in setting_names(owner):
+            if owner is RunSettings and name in ATTACK_OPTIONS:
+                continue
             if name in owner_of:
                 raise SettingError(
                     f"`{name}` is a setting of {owner_of[name]} and of {owner.__name__}, "
@@ -130,13 +182,21 @@ def check_no_clash(owners: Iterable[type]) -> None:
             owner_of[name] = owner.__name__
 
 
+def shadowed_options(owners: Iterable[type]) -> frozenset[str]:
+    """The options of an attack whose names other owners of a run have settings of."""
+    others = setting_names(*(owner for owner in owners if owner is not RunSettings))
+    return ATTACK_OPTIONS & frozenset(others)
+
+
 def parse_settings(words: Iterable[str], owners: Iterable[type]) -> dict[str, Any]:
     """Values of `key=value` words, each of the type that one of `owners` gives the key.
 
     >>> parse_settings(["rounds=20", "fraction=0.5"], [RunSettings])
     {'rounds': 20, 'fraction': 0.5}
     """
-    known = {setting.name: setting for owner in owners for setting in settings_of(owner)}
+    known: dict[str, Setting] = {}
+    for owner in owners:
+        known = {setting.name: setting for setting in settings_of(owner)} | known
     values: dict[str, Any] = {}
     for word in words:
         name, equals, text = word.partition("=")

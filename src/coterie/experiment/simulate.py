@@ -19,6 +19,7 @@ from coterie.experiment.initial import Initial
 from coterie.experiment.participants import make_sampling
 from coterie.experiment.run import OnRound, Run
 from coterie.experiment.settings import RunSettings, setting_names
+from coterie.starts import settled_start
 from coterie.tasks.defaults import algorithm_task
 
 
@@ -65,7 +66,7 @@ def simulate(
     """
     check_arguments(algorithm, federation, task)
     wanted = make_run_settings(settings)
-    algorithm = algorithm_for_rounds(algorithm, wanted.rounds)
+    algorithm = settled_start(algorithm_for_rounds(algorithm, wanted.rounds), wanted.wary)
     task = algorithm_task(algorithm, federation, task)
     sampling = None if participants is None else make_sampling(participants)
     if grid or wanted.starts > 1:

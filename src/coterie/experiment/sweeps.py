@@ -1,5 +1,6 @@
 """Sweeps: many runs side by side, each in a process of its own with its share of the cores.
 
+Where there are more runs than processes at a time, these are forked (`forked_runs.py`).
 A run lives in its own folder. One that is finished there is not run again, one that was interrupted
 goes on from its checkpoint; so a sweep is resumed by starting it again.
 """
@@ -9,7 +10,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from coterie.core.errors import CoterieError, SettingError
 from coterie.experiment.folder import RunFolder
+from coterie.experiment.forked_runs import CAN_FORK, ForkServer, RunProcess, python_command
 from coterie.experiment.plan import complete_settings, make_plan
 from coterie.files import read_json
 from coterie.tensors.threads import available_cores
@@ -62,17 +63,20 @@ class SweepOutcome(NamedTuple):
 class SweepProcess:
     """A process that does a job; its output goes to a log file beside the job's folder."""
 
-    def __init__(self, job: Job, threads: dict[str, str]) -> None:
+    def __init__(self, job: Job, threads: dict[str, str], server: ForkServer | None) -> None:
         self.job = job
         self.log = job.folder.with_name(f"{job.folder.name}.log")
         self.log.parent.mkdir(parents=True, exist_ok=True)
         began = (job.folder / "config.json").exists()
         place = ["--resume" if began else "--out", str(job.folder)]
-        words = [] if began else job.words
+        words = ["run", *([] if began else job.words), *place, "--json"]
+        self.process: RunProcess
+        if server is not None:
+            self.process = server.start(words, self.log)
+            return
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(
-                # -P: the working directory comes last on the path, as in our own command line.
-                [sys.executable, "-P", "-m", "coterie", "run", *words, *place, "--json"],
+                [*python_command("coterie"), *words],
                 stdout=subprocess.DEVNULL,
                 stderr=log,
                 env={**os.environ, **threads},
@@ -115,13 +119,17 @@ def run_jobs(jobs: Sequence[Job], *, workers: int = 0, tell: Tell | None = None)
     rounds = {job: total if job.result else job.rounds_done for job, total in totals.items()}
     workers = min(workers or available_cores(), max(1, len(waiting)))
     threads = thread_limits(workers)
+    server = ForkServer(threads) if CAN_FORK and len(waiting) > workers else None
     running: list[SweepProcess] = []
     failed: list[SweepProcess] = []
     try:
         while waiting or running:
             while waiting and len(running) < workers:
-                running.append(SweepProcess(waiting.pop(0), threads))
-            time.sleep(POLL_SECONDS)
+                running.append(SweepProcess(waiting.pop(0), threads, server))
+            if server is None:
+                time.sleep(POLL_SECONDS)
+            else:
+                server.listen(POLL_SECONDS)
             rounds |= {worker.job: worker.job.rounds_done for worker in running}
             failed += [worker for worker in running if worker.process.poll() not in (None, 0)]
             running = [worker for worker in running if worker.process.poll() is None]
@@ -133,6 +141,8 @@ def run_jobs(jobs: Sequence[Job], *, workers: int = 0, tell: Tell | None = None)
             worker.process.send_signal(signal.SIGINT)
         for worker in running:
             worker.end()
+        if server is not None:
+            server.close()
     failure = failure_text(failed)
     if failed:
         failure = f"{len(failed)} of {len(jobs)} runs failed: {failure}"

@@ -12,7 +12,15 @@ from torch import Tensor
 
 from coterie.channel.metering import ByteMeter
 from coterie.core import seeds
-from coterie.core.algorithm import Algorithm, Info, Start, check_least_samples, traits_of
+from coterie.core.algorithm import (
+    Algorithm,
+    Info,
+    Start,
+    check_least_samples,
+    first_state,
+    next_state,
+    traits_of,
+)
 from coterie.core.errors import CoterieError, SettingError
 from coterie.core.population import Population
 from coterie.core.sampling import Sampling
@@ -21,11 +29,13 @@ from coterie.core.task import Task
 from coterie.evaluation.evaluator import Evaluator
 from coterie.evaluation.measures import FIXED_METRICS
 from coterie.experiment.checkpoint import Checkpoint
+from coterie.experiment.finetuning import make_fine_tuning
 from coterie.experiment.folder import Record
 from coterie.experiment.health import HealthMonitor
 from coterie.experiment.outcome import Outcome, cluster_by_client
 from coterie.experiment.participants import Participants
 from coterie.experiment.settings import RunSettings
+from coterie.experiment.threats import detection_scores, largest_share
 from coterie.report.map_frames import MapFrames, frame_rounds
 
 
@@ -66,12 +76,14 @@ class Training:
         self.own_metrics: dict[str, float] = {}  # the last of each that the algorithm told
         self.start_bytes = [0, 0]  # down and up, before round 1
         self.start_seconds = 0.0
+        self.teachers: list[int] = []  # the clients whose training made the first models
         self.move_to(population, evaluator)
 
     def move_to(self, population: Population, evaluator: Evaluator) -> None:
         """Train on these clients; called before the start."""
         self.population = population
-        self.evaluator = replace(evaluator, withheld=self.settings.withheld)
+        tuning = make_fine_tuning(self.algorithm, self.settings)
+        self.evaluator = replace(evaluator, withheld=self.settings.withheld, tuning=tuning)
         self.participants = Participants(population, self.settings, self.bytes, self.sampling)
 
     def begin(self) -> None:
@@ -79,11 +91,19 @@ class Training:
         began = time.perf_counter()
         check_least_samples(self.algorithm, self.population.sizes)
         start = self._first()
+        if self.settings.wary and getattr(self.algorithm, "start", "") == "farthest":
+            with self.health.record_warnings():
+                self.health.warn_of_farthest()
         with self.health.record_warnings():
-            self.state = self.algorithm.init(start)
+            self.state = first_state(self.algorithm, start)
         if self.initial is not None and not start.asked:
             name = type(self.algorithm).__name__
             raise SettingError(f"`initial` must be left out: {name} begins with no model")
+        self.teachers = start.teachers
+        attackers = self.participants.attackers
+        if attackers is not None and self.teachers:
+            self.own_metrics["attacking_teachers"] = float(attackers[self.teachers].sum())
+        self.participants.take_excluded()  # in the start; rounds have records of their own
         self.start_bytes = [self.bytes.total("down"), self.bytes.total("up")]
         self.start_seconds = time.perf_counter() - began
         self.population.notes()  # those of the start do not belong to the first round
@@ -98,6 +118,7 @@ class Training:
             withheld=self.settings.withheld,
             # The first start is that of a run alone.
             seed=seeds.derive(seed, "another start", self.start) if self.start else seed,
+            wary=self.settings.wary,
             truth=self.federation.cluster,
             parameters=self.federation.truth,
             initial=self.initial,
@@ -126,7 +147,7 @@ class Training:
         down, up = self.bytes.total("down"), self.bytes.total("up")
         clients = self.participants.of_round(t)
         with self.health.record_warnings():
-            self.state, info = self.algorithm.round(self.state, clients)
+            self.state, info = next_state(self.algorithm, self.state, clients)
             moves = self._move_clients(info)
             self.health.check_clusters(self.cluster, info.clusters)
             self.health.check_models(state_tensors(self.state).values())
@@ -139,6 +160,8 @@ class Training:
                 self.health.check_metrics(metrics)
             scored = self.outcome.evaluation.scored
         own = algorithm_metrics(self.algorithm, info, metrics)
+        excluded = self._excluded(info)
+        own |= self._threat_metrics(clients.ids, info, excluded)
         counted, sizes = self._sizes(info)
         self.own_metrics |= own
         record = {
@@ -151,6 +174,7 @@ class Training:
             "moves": moves,
             "asked": len(clients.ids),
             "answered": len(info.ids),
+            **({} if excluded is None else {"excluded": excluded}),
             "scored": scored,
             "bytes_down": self.bytes.total("down") - down,
             "bytes_up": self.bytes.total("up") - up,
@@ -179,6 +203,29 @@ class Training:
         counted = "clients" if samples is None else "samples"
         return counted, torch.bincount(known, minlength=info.clusters).tolist()
 
+    def _excluded(self, info: Info) -> list[int] | None:
+        """Whom the screen and the algorithm left out in this round; None where neither does."""
+        if self.participants.screen is None and info.excluded is None:
+            return None
+        own = [] if info.excluded is None else info.excluded.tolist()
+        return sorted({*self.participants.take_excluded(), *own})
+
+    def _threat_metrics(
+        self, asked: Tensor, info: Info, excluded: list[int] | None
+    ) -> dict[str, float]:
+        """How well attackers are kept out, and how near they are to a majority of a cluster."""
+        attackers = self.participants.attackers
+        found = {} if excluded is None else detection_scores(asked, excluded, attackers)
+        share = None if attackers is None else largest_share(info, attackers, excluded or ())
+        spread = self.participants.spread
+        if spread is not None and spread.index is not None:
+            found["davies_bouldin_sent"], spread.index = spread.index, None
+        if share is not None:
+            found["attacker_share"] = share
+            with self.health.record_warnings():
+                self.health.check_attackers(share)
+        return found
+
     def _move_clients(self, info: Info) -> dict[int, list[int]]:
         """Update the clusters of the clients that answered; those that changed, by new cluster."""
         if info.cluster is None:
@@ -196,7 +243,7 @@ class Training:
         # By their training loss all clients have just been assigned anew; by any other protocol
         # they are where they were when they last took part.
         anew = not self.federation.unseen and self.evaluator.protocol == "train-loss"
-        found = evaluation.serving
+        found = evaluation.everybody
         cluster = cluster_by_client(found, len(self.federation)) if anew else self.cluster
         if number in self.frames.due and not self.evaluator.withheld:
             self.frames.add(number, *self.evaluator.map(found), cluster)
@@ -213,6 +260,7 @@ class Training:
             "bytes": [[*key, count] for key, count in self.bytes.parts.items()],
             "start_bytes": self.start_bytes,
             "start_seconds": self.start_seconds,
+            "teachers": self.teachers,
             "metrics": self.own_metrics,
             "collapsed": self.health.collapsed,
             "warnings": self.health.warnings,
@@ -230,6 +278,7 @@ class Training:
             self.bytes.parts[step, way, part] = count
         self.start_bytes = notes["start_bytes"]
         self.start_seconds = notes["start_seconds"]
+        self.teachers = notes.get("teachers", [])
         self.own_metrics = notes.get("metrics", {})
         self.health.collapsed = notes["collapsed"]
         self.health.warnings = notes["warnings"]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coterie.core.errors import CoterieError, SettingError
+from coterie.core.imports import describe_failure
 from coterie.core.names import short_name
 from coterie.data.tables.schema import Schema
 from coterie.deploy.flwr_internals import need_flower
@@ -93,7 +94,15 @@ def server_app() -> ServerApp:
     def main(grid: Grid, context: Context) -> None:
         from coterie.flower.server import run_server
 
-        run_server(grid, context.run_config, str(context.run_id))
+        try:
+            run_server(grid, context.run_config, str(context.run_id))
+        except CoterieError:
+            raise
+        except Exception as error:
+            reason = describe_failure(error)
+            if reason is None:
+                raise
+            raise CoterieError(reason) from error
 
     return app
 

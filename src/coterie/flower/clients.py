@@ -23,7 +23,7 @@ from coterie.core.population import Purpose, RoundClients
 from coterie.data.federation import Federation, Samples
 from coterie.engine.chunks import Chunking
 from coterie.engine.client_memory import ClientMemory
-from coterie.flower.exchange import Exchange
+from coterie.flower.exchange import Exchange, Others
 from coterie.flower.mailbox import Pace, emit_warning
 from coterie.flower.memory import WHEN_KEPT
 from coterie.flower.outliers import OutlierFilter
@@ -110,7 +110,8 @@ class Network:
             return call.ids, fold.start()
         step = StepExchange(call, fold, self.sizes)
         self.exchanges += 1
-        replies = self.ask("step", call.ids, step.contents, step.read)
+        others = Others(call.participants - len(call.ids), call.silent)
+        replies = self.ask("step", call.ids, step.contents, step.read, others)
         replies, refused = step.sift(replies, self.outliers)
         self.report_refused(refused)
         ids, upload = merge_answers(*((each.ids, each.upload) for each in replies if each.upload))
@@ -129,11 +130,13 @@ class Network:
         ids: Tensor,
         contents: Callable[[Tensor], Packet],
         read: Callable[[Tensor, Packet], NodeReply],
+        others: Others | None = None,
     ) -> list[NodeReply]:
         """Ask clients `ids` for something: what their nodes reply, in the order of the clients.
 
         contents  makes what is particular of the message to the node of some clients
         read      reads the reply of the node of some clients, or raises BadPacket
+        others    clients that take part and are not asked this time
         """
 
         def packet(own: Tensor) -> Packet:
@@ -156,7 +159,7 @@ class Network:
                 self.memory.keep(WHEN_KEPT, own, torch.full_like(own, self.rounds_done + 1))
             return found
 
-        return Exchange(self.roster, packet, accept).run(ids)
+        return Exchange(self.roster, packet, accept).run(ids, others)
 
     def report_refused(self, refused: Mapping[int, str]) -> None:
         """Say whose replies are refused, and why."""

@@ -15,6 +15,7 @@ from coterie.core.clients import merge_answers
 from coterie.core.population import RoundClients
 from coterie.core.task import MetricSums, Task, task_metrics
 from coterie.evaluation.client_map import compares_losses
+from coterie.evaluation.personal import FineTuning, TunedScores
 from coterie.evaluation.scoring import (
     Evaluation,
     SampleClusters,
@@ -41,6 +42,10 @@ class NetworkScorer:
         # Asked once: nodes come and go, and metrics keep their names.
         self.tested = all(node.tested for node in network.roster.nodes.values())
         self._map: tuple[Tensor, Tensor] | None = None  # ids of clients, and what places them
+
+    @property
+    def task(self) -> Task:
+        return self.network.task
 
     def clients(self, part: str) -> RoundClients:
         return self.network.at("serve")
@@ -72,6 +77,22 @@ class NetworkScorer:
         kinds = pairs[:, 1].repeat_interleave(repeats)
         clusters = SampleClusters(kinds // classes, kinds % classes, counts.sum(1))
         return Evaluation(serving, quality, clusters)
+
+    def score_tuned(
+        self, serving: Serving, tuning: FineTuning, part: str, samples_of: Tensor | None = None
+    ) -> tuple[Tensor, TunedScores]:
+        """Each client's sums, and how far its model moved; those that do not answer are left out.
+
+        How models are fine-tuned nodes know by the settings of the app.
+        """
+        assert samples_of is None, "a client of a network has only its own samples"
+        replies = []
+        if len(serving.ids):
+            replies = self._replies(serving, ScoreExchange(serving, part, tuned=True))
+        ids, answer = merge_answers(*((each.ids, each.upload) for each in replies))
+        if answer is None:
+            return ids, TunedScores(*[torch.zeros(0, 1)] * 3)
+        return ids, TunedScores(answer.untuned, answer.scores, answer.moved)
 
     def own_models(self, serving: Serving) -> Tensor:
         return serving.models
@@ -134,12 +155,23 @@ class ScoreExchange:
     part     of the clients' data that they score on
     drawn    what places clients on a map: losses, gradients, or nothing
     classes  how many true clusters of samples there may be
+    tuned    whether clients fine-tune the models first
     """
 
-    def __init__(self, serving: Serving, part: str, drawn: str, classes: int) -> None:
+    def __init__(
+        self,
+        serving: Serving,
+        part: str,
+        drawn: str = "",
+        classes: int = MAX_CLASSES,
+        *,
+        tuned: bool = False,
+    ) -> None:
         self.serving, self.part, self.drawn, self.classes = serving, part, drawn, classes
+        self.tuned = tuned
         counts = ["counts"] if serving.label is not None else []
-        self.fields = ["scores", *counts, *(["map"] if drawn else [])]
+        beside = ["untuned", "moved"] if tuned else []
+        self.fields = ["scores", *beside, *counts, *(["map"] if drawn else [])]
         self.kind: Any = NamedTuple("Scored", [(n, Tensor) for n in self.fields])  # type: ignore[misc]
 
     def contents(self, ids: Tensor) -> Packet:
@@ -155,6 +187,7 @@ class ScoreExchange:
         header, tensors = ({"plain": {}}, {}) if step is None else encode_step(step, {}, ids)
         use = "" if step is None else ("adapt" if serving.adapt else "label")
         header |= {"part": self.part, "map": self.drawn, "use": use, "classes": self.classes}
+        header["tune"] = self.tuned
         tensors |= {"models": models, "cluster": cluster, "common": serving.models[:1]}
         tensors |= mixture
         return Packet(header, tensors)
@@ -165,6 +198,8 @@ class ScoreExchange:
         for name, value in reply.tensors.items():
             if value.dim() < 2 or len(value) != len(ids):
                 raise BadPacket(f"{name} must have {len(ids)} rows, one for each client")
+        if self.tuned and not bool((reply.tensor("moved") >= 0).all()):
+            raise BadPacket("how far a model moved must be a number that is not negative")
         if self.serving.label is not None:
             counts = reply.tensor("counts")
             shape = (len(ids), len(self.serving.models), self.classes)
@@ -191,6 +226,7 @@ class SumExchange:
         header["models"] = next(same, "models")
         tensors.setdefault(header["models"], serving.models)
         header |= {"part": self.part, "map": "", "use": "choose", "by": serving.chosen_by}
+        header["tune"] = serving.adapt is not None  # nobody who chooses by himself adapts otherwise
         return Packet(header, tensors)
 
     def read(self, ids: Tensor, reply: Packet) -> NodeReply:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,6 +21,13 @@ from coterie.flower.roster import Roster
 from coterie.flower.wire import BadPacket, Packet
 
 MAX_FAILURES = 3  # times in a row that no node may give a reply that can be accepted
+
+
+class Others(NamedTuple):
+    """Clients that take part in a round and are not asked this time."""
+
+    number: int
+    silent: int  # of them, those who were asked before in this round and did not reply
 
 
 class Exchange:
@@ -42,16 +49,20 @@ class Exchange:
         self.answers: list[tuple[Tensor, Any]] = []  # clients that were asked, and what came
         self.replied = torch.arange(0)  # the clients whose reply was accepted
 
-    def run(self, ids: Tensor) -> list[Any]:
+    def run(self, ids: Tensor, others: Others | None = None) -> list[Any]:
         """What `accept` made of the replies of the nodes of clients `ids`; they are a quorum.
 
-        They are in the order of the clients, whichever came first.
+        They are in the order of the clients, whichever came first. A quorum is one of all who take
+        part: where an algorithm asks some of them only, as it does those who were missing before,
+        the others count, unless they are silent in this round.
         """
+        number, silent = others or Others(0, 0)
+        needed = self.roster.app.network.quorum * (len(ids) + number) - (number - silent)
         settings, began = self.roster.app.network, time.monotonic()
         failures = 0
         while True:
             asked, accepted = self.ask(ids[~torch.isin(ids, self.replied)])
-            if len(self.replied) >= settings.quorum * len(ids):
+            if len(self.replied) >= needed:
                 self.mailbox.counts["silent"] += len(ids) - len(self.replied)
                 return [what for _, what in sorted(self.answers, key=lambda each: int(each[0][0]))]
             # What fails on all nodes again and again will fail the next time too.

@@ -17,6 +17,7 @@ from torch import Tensor
 from coterie.core.clients import Fold, declared_fold, is_client_step
 from coterie.core.errors import SettingError
 from coterie.core.fields import Role, roles
+from coterie.core.step_checks import declared_upload
 from coterie.flower.plain_data import can_cross
 from coterie.flower.wire import BadPacket, Packet
 from coterie.vectors.cluster_sums import WEIGHT, PartialSums, sent_rows
@@ -41,6 +42,17 @@ def check_steps_fold(algorithm: object) -> None:
             raise SettingError(
                 f"`withhold` must be nothing over a network for {type(algorithm).__name__}, whose "
                 f"uploads of {name} nodes cannot add up by {fold.__name__}, got clusters"
+            )
+
+
+def check_steps_declared(algorithm: object) -> None:
+    """Refuse an algorithm with a client step that does not say what it returns."""
+    for name in dir(type(algorithm)):
+        step = getattr(type(algorithm), name)
+        if is_client_step(step) and declared_upload(step) is None:
+            raise SettingError(
+                f"every client step must say what it returns in a run over a network, as in `-> "
+                f"Upload`, and {type(algorithm).__name__}.{name} does not"
             )
 
 

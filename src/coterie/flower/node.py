@@ -25,10 +25,13 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import CoterieError, DataError, SettingError, did_you_mean
+from coterie.core.imports import describe_failure
 from coterie.core.layout import frozen_digest
 from coterie.data.federation import Federation
 from coterie.engine.client_memory import ClientMemory
 from coterie.engine.simulator import Simulator
+from coterie.evaluation.personal import FineTuning
+from coterie.experiment.finetuning import make_fine_tuning
 from coterie.flower.memory import RunMemory, check_kept
 from coterie.flower.node_scoring import score_clients
 from coterie.flower.node_steps import NodeSteps, find_step
@@ -126,6 +129,14 @@ class Node:
         }
         self.folder = Path(file.memory)
         self.steps = NodeSteps(self)
+
+    @property
+    def fine_tuning(self) -> FineTuning:
+        """How its clients fine-tune models: as the app says, whatever a message asks for."""
+        found = make_fine_tuning(self.app.plan.algorithm, self.app.plan.settings)
+        if found is None:
+            raise BadPacket("the clients of this app are not to fine-tune their models")
+        return found
 
     def locate(self, ids: Tensor) -> Tensor:
         """Where clients lie among those of this node."""
@@ -234,8 +245,15 @@ class NodeWorker:
         try:
             reply = self.node.answer(packet)
             return Packet({**reply.header, "startup": startup}, reply.tensors)
-        except AssertionError as error:
-            raise CoterieError(f"the step could not be carried out: {error}") from error
+        except CoterieError:
+            raise
+        except Exception as error:
+            reason = describe_failure(error)
+            if reason is None and isinstance(error, AssertionError):
+                reason = f"the step could not be carried out: {error}"
+            if reason is None:
+                raise
+            raise CoterieError(reason) from error
 
 
 def reply_packet(

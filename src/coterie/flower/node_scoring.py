@@ -12,6 +12,7 @@ from torch import Tensor
 from coterie.core.cohort import Cohort
 from coterie.engine.simulator import Simulator
 from coterie.evaluation.client_map import losses_or_gradients
+from coterie.evaluation.personal import FineTuning
 from coterie.evaluation.scoring import scores_by_label, sum_scores
 from coterie.flower.wire import Packet, decode_arguments
 
@@ -28,8 +29,9 @@ def score_clients(node: Node, packet: Packet, step: Any) -> dict[str, Tensor]:
     use, drawn = packet.get("use", str), packet.get("map", str)
     extra = decode_arguments(packet, ids)
     on = node.simulators["test" if packet.get("part", str) == "test" else "train"]
+    tuning = node.fine_tuning if packet.get("tune", bool) else None
     if use == "choose":
-        return score_choices(node, packet, partial(step, **extra), on)
+        return score_choices(node, packet, partial(step, **extra), on, tuning)
     models, cluster = packet.tensor("models"), packet.tensor("cluster")
 
     def score_labels(cohort: Cohort) -> tuple[Tensor, ...]:
@@ -46,11 +48,22 @@ def score_clients(node: Node, packet: Packet, step: Any) -> dict[str, Tensor]:
             own = step(train.cohort(cohort.ids, 0, (train.seed, "adapt")), model=own, **extra)
         return (cohort.score(own),)
 
+    def score_tuned(cohort: Cohort) -> tuple[Tensor, ...]:
+        assert tuning is not None
+        own = train.cohort(cohort.ids, 0, (train.seed, "adapt"))
+        adapt = None if step is None else partial(step, **extra)
+        model = models[cluster[torch.searchsorted(ids, cohort.ids)]]
+        scores = tuning.score(own, cohort, model, adapt)
+        return scores.tuned, scores.untuned, scores.moved.nan_to_num(nan=torch.inf)
+
     def map_rows(cohort: Cohort) -> tuple[Tensor, ...]:
         by_loss = drawn == "losses"
         common = models if by_loss else packet.tensor("common")
         return (losses_or_gradients(cohort, common, train.seed, by_loss),)
 
+    if tuning is not None:
+        scores = compute_by_chunk(on, ids, "score", score_tuned)
+        return dict(zip(("scores", "untuned", "moved"), scores, strict=True))
     found = compute_by_chunk(on, ids, "score", score_labels if use == "label" else score_models)
     answer = dict(zip(("scores", "counts"), found, strict=False))
     if drawn:
@@ -59,14 +72,24 @@ def score_clients(node: Node, packet: Packet, step: Any) -> dict[str, Tensor]:
 
 
 def score_choices(
-    node: Node, packet: Packet, choose: Callable[[Cohort], Any], on: Simulator
+    node: Node,
+    packet: Packet,
+    choose: Callable[[Cohort], Any],
+    on: Simulator,
+    tuning: FineTuning | None,
 ) -> dict[str, Tensor]:
-    """What the scores of the clients of a message add up to, each under the model it chooses."""
+    """What the scores of the clients of a message add up to, each under the model it chooses.
+
+    tuning  how they fine-tune it first, if they do
+    """
     ids, models = node.ids, packet.tensor(packet.get("models", str))
     by = node.simulators["test" if packet.get("by", str) == "test" else "train"]
 
     def score_models(cohort: Cohort) -> tuple[Tensor, ...]:
-        return (cohort.score(models[cluster[torch.searchsorted(ids, cohort.ids)]]),)
+        own, train = models[cluster[torch.searchsorted(ids, cohort.ids)]], node.simulators["train"]
+        if tuning is not None:
+            own = tuning.tune(train.cohort(cohort.ids, 0, (train.seed, "adapt")), own)
+        return (cohort.score(own),)
 
     (cluster,) = compute_by_chunk(by, ids, "choose", lambda cohort: (choose(cohort).cluster,))
     (scores,) = compute_by_chunk(on, ids, "score", score_models)

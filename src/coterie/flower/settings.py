@@ -20,10 +20,11 @@ from coterie.core.task import Task
 from coterie.core.validate import above, at_least, fraction
 from coterie.data.federation import Federation
 from coterie.data.tables.schema import Schema
+from coterie.experiment.finetuning import check_fine_tuning
 from coterie.experiment.plan import Plan, build_federation, plan_again
 from coterie.experiment.settings import make_settings, parse_settings, setting_names
 from coterie.experiment.training import check_withholding
-from coterie.flower.folded import check_steps_fold
+from coterie.flower.folded import check_steps_declared, check_steps_fold
 from coterie.version import __version__
 
 
@@ -35,7 +36,7 @@ class NetworkSettings(Settings):
     nodes: int = setting(1, "nodes that must be there before the run begins", at_least(1))
     resume: bool = setting(False, "whether to go on from the checkpoint in `out`")
     timeout: float = setting(600.0, "seconds that the replies to a message may take", above(0))
-    quorum: float = setting(0.5, "share of the asked clients that must reply in a round", fraction)
+    quorum: float = setting(0.5, "share of the participants that must reply in a round", fraction)
     patience: float = setting(3600.0, "seconds to wait for nodes and for a quorum", above(0))
     outlier: float = setting(
         50.0, "a reply this many times larger than the usual one is refused; 0: none", at_least(0)
@@ -69,9 +70,16 @@ class App:
                     f"{self.plan.algorithm_name}, {self.plan.federation_name} or "
                     f"{self.plan.network_name}"
                 )
+        check_fine_tuning(self.plan.algorithm, self.plan.settings)
+        if self.plan.settings.attack != "none":
+            raise SettingError(
+                f"`attack` must be none in a deployment, for attacks are simulated, got "
+                f"{self.plan.settings.attack}"
+            )
         if self.plan.settings.withheld:
             check_withholding(self.plan.algorithm, self.plan.settings)
             check_steps_fold(self.plan.algorithm)
+        check_steps_declared(self.plan.algorithm)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> App:

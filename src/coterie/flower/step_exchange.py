@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
-from typing import Any, get_type_hints
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from coterie.core.clients import Call, Fold, LinearFold, Traffic, step_name
 from coterie.core.errors import CoterieError, SettingError
+from coterie.core.step_checks import declared_upload
 from coterie.flower.folded import (
     CLUSTER,
     folds_on_nodes,
@@ -134,13 +135,9 @@ def without(replies: list[NodeReply], refused: dict[int, str]) -> list[NodeReply
 
 def upload_type(step: Callable[..., Any]) -> type:
     """The named tuple that a client step returns, as its annotation says."""
-    try:
-        found: type | None = get_type_hints(step).get("return")
-    except NameError:
-        found = None
-    if not hasattr(found, "_fields"):
+    found: type | None = declared_upload(step)
+    if found is None or not hasattr(found, "_fields"):
         raise CoterieError(f"{step_name(step)} must say which named tuple it returns: `-> Upload`")
-    assert found is not None
     return found
 
 

@@ -179,6 +179,24 @@ class LinearFlowModule(nn.Module):
         return self.inputs.inverse(u).view(-1, *self.shape)
 
 
+def linear_flow_gradients(tensors: dict[str, Tensor], x: Tensor, weight: Tensor) -> list[Tensor]:
+    """The derivatives of sum_i w_i (-log p(x_i)) by A and c, for many flows at once.
+
+    With z_i = A u_i + c they are sum_i w_i z_i u_i^T - sum_i w_i A^-T and sum_i w_i z_i. Flows have
+    tensors [m, ...], samples [m, n, ...] and weights [m, n]. To differentiate takes longer: that
+    finds the determinant as well, which the derivative does not need.
+    """
+    with torch.no_grad():
+        A, c, shift = (tensors[name] for name in ("A", "c", "inputs.shift"))
+        u = (x.flatten(2) - shift[:, None]) / tensors["inputs.scale"][:, None, None]
+        weighted = torch.baddbmm(c[:, None], u, A.mT) * weight[:, :, None]
+        # Not `inv`, which stops at the first matrix that has none: only its flow is lost.
+        inverse, info = torch.linalg.inv_ex(A)
+        inverse[info > 0] = torch.nan
+        total = weight.sum(1)[:, None, None]
+        return [torch.baddbmm(inverse.mT * total, weighted.mT, u, beta=-1), weighted.sum(1)]
+
+
 class RealNvpModule(nn.Module):
     """Couplings one after another, on scaled vectors or on the logits of pixels."""
 

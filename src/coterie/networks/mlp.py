@@ -31,13 +31,15 @@ class Linear(Settings):
         >>> sum(p.numel() for p in Linear().module([60], 10).parameters())
         610
         """
-        # Not drawn by the layer itself: the zeros and ones are the first draws of the seed.
-        layer = nn.utils.skip_init(nn.Linear, feature_count(shape), outputs, bias=self.bias)
+        features = feature_count(shape)
         if self.weights == "uniform":
-            layer.reset_parameters()
-        else:
-            for parameter in layer.parameters():
-                parameter.data = torch.randint(2, parameter.shape).float()
+            return nn.Sequential(nn.Flatten(), nn.Linear(features, outputs, bias=self.bias))
+        # What the layer itself draws is left out: zeros and ones are the first draws of the seed.
+        # (`skip_init` would do that too, and imports all of SymPy.)
+        with torch.random.fork_rng(devices=[]):
+            layer = nn.Linear(features, outputs, bias=self.bias)
+        for parameter in layer.parameters():
+            parameter.data = torch.randint(2, parameter.shape).float()
         return nn.Sequential(nn.Flatten(), layer)
 
 

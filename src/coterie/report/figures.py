@@ -33,6 +33,7 @@ SCORES = {
     "accuracy_macro": ("accuracy, macro", FIRST, "dash", False),
     "f1": ("F1", FIRST, "dot", False),
     "f1_macro": ("F1, macro", FIRST, "dashdot", False),
+    "f1_micro": ("F1, micro", FIRST, "longdash", False),
     "nmi": ("NMI", SECOND, "dash", False),
     "purity": ("purity", SECOND, "dot", False),
 }
@@ -42,7 +43,16 @@ ERRORS = {
     "distance": ("distance", SECOND, "solid", True),
     "distance_nearest": ("distance, nearest", SECOND, "dash", True),
 }
-LABELS = {key: label for key, (label, *_) in (SCORES | ERRORS).items()}
+THREATS = {
+    "attackers_accuracy": ("accuracy of attackers", FIRST, "dash", False),
+    "attacker_share": ("largest share of attackers in a cluster", SECOND, "solid", True),
+    "excluded": ("share excluded", FIRST, "dot", False),
+    "detection_precision": ("precision of the exclusion", FIRST, "solid", True),
+    "detection_recall": ("recall of the exclusion", FIRST, "dashdot", True),
+    "false_exclusion": ("share of the honest excluded", SECOND, "dash", True),
+}
+LABELS = {key: label for key, (label, *_) in (SCORES | ERRORS | THREATS).items()}
+LABELS |= {"attacking_teachers": "attackers who taught a first model"}
 
 
 def score_curves(rounds: Sequence[Round]) -> Figure | None:
@@ -54,6 +64,11 @@ def error_curves(rounds: Sequence[Round]) -> Figure | None:
     """Metrics for which zero is best, over the rounds; None where no round has any."""
     traces = _metrics(rounds, ERRORS)
     return _lines(traces, "loss" if len(traces) == 1 else "loss and distance")
+
+
+def threat_curves(rounds: Sequence[Round]) -> Figure | None:
+    """What attackers do and how well they are kept out, over the rounds; None without any."""
+    return _lines(_metrics(rounds, THREATS), "share", bounded=True)
 
 
 def own_metrics(histories: Iterable[Sequence[Round]]) -> list[str]:

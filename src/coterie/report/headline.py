@@ -7,10 +7,14 @@ from typing import Any
 
 from coterie.report import number_format as numbers
 from coterie.report.clusters import Grouping
-from coterie.report.figures import LABELS, Columns, Round
+from coterie.report.figures import LABELS, THREATS, Columns, Round
 from coterie.report.run_files import RunFiles
 
-FRACTIONS = ("accuracy", "accuracy_macro", "f1", "f1_macro", "purity", "success")
+FRACTIONS = (
+    *("accuracy", "accuracy_macro", "f1", "f1_macro", "f1_micro"),
+    *("purity", "success", "tuned"),
+    *THREATS,
+)
 HEADLINE = ("accuracy", "train_accuracy", "success", "loss", "train_loss", "distance", "ari")
 AGREEMENTS = ("ari", "nmi")
 
@@ -27,12 +31,19 @@ def headline_cards(
         note = "1 is perfect" if key == "ari" else ""
         if key == "accuracy" and metrics.get("accuracy_macro") is not None:
             note = f"{numbers.percent(metrics['accuracy_macro'])} macro"
+        before = metrics.get(f"untuned_{key}")
+        if before is not None and key in ("accuracy", "train_accuracy"):
+            note = f"{metric_text(key, before)} before fine-tuning"
         cards.append((LABELS.get(key, key), metric_text(key, metrics[key]), note))
     clusters = metrics.get("clusters", groups.occupied or None)
     if clusters is not None:
         truth = len(groups.true)
         note = f"{truth} true" if truth else "true ones unknown"
         cards.append(("clusters", numbers.count(clusters), note))
+    if trained and trained.get("attacker"):
+        theirs = metrics.get("attackers_accuracy")
+        note = "" if theirs is None else f"{numbers.percent(theirs)} accuracy"
+        cards.append(("attackers", numbers.count(sum(trained["attacker"])), note))
     number = len(run.rounds)
     planned = (run.config.get("settings") or {}).get("rounds")
     members = f"{numbers.count(len(trained['client']))} clients" if trained else ""
@@ -50,11 +61,22 @@ def headline_cards(
 
 def metric_text(key: str, value: Any) -> str:
     """The value of a metric as it is written: fractions in percent, agreements with 3 decimals."""
-    if key.removeprefix("train_") in FRACTIONS:
+    if key.removeprefix("untuned_").removeprefix("train_") in FRACTIONS:
         return numbers.percent(value)
     if key in AGREEMENTS and value is not None and math.isfinite(value):
         return f"{value:.3f}"
     return numbers.count(value) if isinstance(value, int) else numbers.decimal(value)
+
+
+def tuned_sentence(run: RunFiles) -> str:
+    """Who uses the model that it fine-tuned; empty where nobody fine-tunes."""
+    share, limit = run.metrics.get("tuned"), run.metrics.get("tuned_distance")
+    if share is None:
+        return ""
+    if limit is None:
+        return "all use what became of them."
+    far = f"farther than {numbers.decimal(limit)}"
+    return f"{numbers.percent(share)} use what became of them, for it moved {far}."
 
 
 def run_facts(run: RunFiles) -> list[tuple[str, Any]]:

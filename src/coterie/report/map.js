@@ -1,6 +1,8 @@
 // The maps of the clients and of samples: one figure each that is built anew for every round and view.
 const BEYOND = 4095; // of the whole steps along an axis; more marks a place that is not known
 const UNPLACED = "#8B929C";
+const ATTACKER = "#D43A2F"; // the edge of a client that attacks
+const EDGE = "#FFFFFF";
 
 function unpack(text, Kind) {
   const bytes = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
@@ -39,6 +41,10 @@ function mapFigure(map, table, frame, view) {
     const label = labels ? String(labels[row]) : "";
     if (points[2 * row] <= BEYOND) (groups.get(label) || rest).push(row);
   }
+  const out = new Set(frame.excluded || []);
+  const attacks = (row) => Boolean(map.attacker && map.attacker[row]);
+  // Who was excluded in the round is hollow.
+  const symbol = (row) => ((others && shapes[others[row]]) || "circle") + (out.has(row) ? "-open" : "");
   const trace = (rows, name, colour) => ({
     type: "scatter",
     mode: "markers",
@@ -51,8 +57,13 @@ function mapFigure(map, table, frame, view) {
       color: colour,
       size: points.length <= 1000 ? 9 : 6,
       opacity: 0.85,
-      symbol: others ? rows.map((row) => shapes[others[row]] || "circle") : "circle",
-      line: { width: 0.75 },
+      symbol: others || out.size ? rows.map(symbol) : "circle",
+      line: map.attacker
+        ? {
+            width: rows.map((row) => (attacks(row) ? 2.5 : 0.75)),
+            color: rows.map((row) => (attacks(row) ? ATTACKER : out.has(row) ? colour : EDGE)),
+          }
+        : { width: out.size ? rows.map((row) => (out.has(row) ? 2 : 0.75)) : 0.75 },
     },
   });
   const data = [...groups]

@@ -29,9 +29,13 @@ def map_data(run: RunFiles, groups: Grouping) -> dict[str, Any] | None:
     rows = np.unique(np.linspace(0, count - 1, min(count, DRAWN)).round().astype(int))
     true = final.get("true") or (run.frames["true"].tolist() if "true" in run.frames else None)
     views = [*([] if groups.own and true else ["found"]), *(["true"] if true else [])]
+    attacker = final.get("attacker")
+    excluded = {r["round"]: set(r["excluded"]) for r in run.rounds if r.get("excluded")}
     return {
         "views": views,
         "clients": None if len(rows) == count else rows.tolist(),
+        "attacker": [attacker[row] for row in rows] if attacker else None,
+        "excludes": bool(excluded),
         "true": [true[row] for row in rows] if true else None,
         "frames": [
             {
@@ -39,6 +43,11 @@ def map_data(run: RunFiles, groups: Grouping) -> dict[str, Any] | None:
                 "drawn": drawn,
                 "points": _to_base64(points[rows], "<u2"),
                 "cluster": None if groups.own else _to_base64(cluster[rows], "<i2"),
+                "excluded": [
+                    place for place, row in enumerate(rows.tolist()) if row in excluded[number]
+                ]
+                if number in excluded
+                else [],
             }
             for number, drawn, points, cluster in _to_axis_steps(frames)
         ],

@@ -1,5 +1,6 @@
 """The page of one run."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ def render_run(folder: Path, live: bool = False) -> str:
         "metrics": [
             (figures.LABELS.get(k, k), headline.metric_text(k, v)) for k, v in run.metrics.items()
         ],
+        "tuned": headline.tuned_sentence(run),
         "groups": groups,
         "settled": cluster_changes.last_move(run.rounds),
         "summaries": summaries,
@@ -121,6 +123,7 @@ def _charts(run: RunFiles, groups: Grouping) -> dict[str, Figure]:
     charts: dict[str, Figure | None] = {
         "scores": figures.score_curves(rounds),
         "errors": figures.error_curves(rounds),
+        "threats": figures.threat_curves(rounds),
         "cluster_accuracy": figures.cluster_curves(rounds, "accuracy", groups.drawn),
         "cluster_loss": figures.cluster_curves(rounds, "loss", groups.drawn),
         "traffic": figures.traffic_bars(rounds),
@@ -152,6 +155,15 @@ def _bytes_by_part(result: dict[str, Any]) -> list[tuple[str, str, str, int]]:
     ]
 
 
+def yes_or_no(values: Sequence[bool]) -> list[str]:
+    """Words in place of truth values.
+
+    >>> yes_or_no([True, False])
+    ['yes', 'no']
+    """
+    return ["yes" if value else "no" for value in values]
+
+
 def _table(name: str, columns: Columns, loss: str, groups: Grouping) -> dict[str, Any]:
     """The client-by-client table as clients.js draws it, without the columns that are absent."""
     fields = (
@@ -163,11 +175,22 @@ def _table(name: str, columns: Columns, loss: str, groups: Grouping) -> dict[str
         ("true", "true cluster", "label", groups.true_colours),
         ("loss", loss, "decimal", None),
         ("accuracy", "accuracy", "percent", None),
+        ("attacker", "attacks", "label", None),
+        ("excluded", "rounds excluded", "count", None),
+        ("untuned_accuracy", "before fine-tuning", "percent", None),
+        ("moved", "distance moved", "decimal", None),
+        ("model", "model in use", "label", None),
     )
     return {
         "name": name,
         "columns": [
-            {"key": key, "label": label, "kind": kind, "colours": colours, "values": columns[key]}
+            {
+                "key": key,
+                "label": label,
+                "kind": kind,
+                "colours": colours,
+                "values": yes_or_no(columns[key]) if key == "attacker" else columns[key],
+            }
             for key, label, kind, colours in fields
             if columns.get(key) is not None
         ],

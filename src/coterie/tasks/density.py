@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.samples import as_batch
-from coterie.networks.flows import LinearFlowModule
+from coterie.networks.flows import LinearFlowModule, linear_flow_gradients
 from coterie.tasks.network import NetworkTask, for_each_sample
 
 SCALING = ("inputs.shift", "inputs.scale")  # the buffers by which a network scales its samples
@@ -44,6 +44,12 @@ class Density(NetworkTask):
     def losses(self, output: Tensor, y: Any) -> Tensor:
         """Negative log-probabilities, [..., n] as the network's outputs are."""
         return -output
+
+    def model_gradients(
+        self, tensors: dict[str, Tensor], x: Tensor, y: Tensor, weight: Tensor
+    ) -> list[Tensor] | None:
+        """Those of linear flows, which are short; None for other networks."""
+        return linear_flow_gradients(tensors, x, weight) if self.is_linear_flow else None
 
     def mix(self, outputs: Tensor, shares: Tensor) -> Tensor:
         """The log-probabilities [m, n] of a mixture; outputs are [k, m, n], shares [m, k]."""

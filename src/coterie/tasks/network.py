@@ -81,6 +81,12 @@ class NetworkTask(ABC):
         """Models are trained one by one, but for stacks of linear layers."""
         return False
 
+    def model_gradients(
+        self, tensors: dict[str, Tensor], x: Tensor, y: Tensor, weight: Tensor
+    ) -> list[Tensor] | None:
+        """None: the losses are differentiated, whatever the network is."""
+        return None
+
     def draw(self, generator: torch.Generator) -> Tensor:
         """A starting model [d]: of a network built anew, or the weights that a module brought."""
         if self._build is None:
@@ -148,6 +154,10 @@ class NetworkTask(ABC):
         weight = mask.double()
         loss = (self.losses(output, y).double() * weight).sum(1)
         return torch.stack([weight.sum(1), loss], 1)
+
+    def sample_counts(self, scores: Tensor) -> Tensor:
+        """How many samples each client's sums [m, s] are of, [m]."""
+        return scores[:, 0]
 
     def metrics(self, scores: Tensor) -> dict[str, Tensor]:
         """The mean loss."""

@@ -25,7 +25,8 @@ import torch
 from torch import Tensor
 
 from coterie.core.clients import Each, TermShapes
-from coterie.core.fields import Role, roles
+from coterie.core.errors import CoterieError
+from coterie.core.fields import Role, field_of_role, roles
 from coterie.tensors.devices import CPU
 from coterie.tensors.lazy import dense
 
@@ -74,7 +75,11 @@ class ClusterSums:
     def pooled_mean(self, field: str) -> Tensor:
         """The weighted mean over everybody [d], of what was sent as one to all."""
         origin = self.origins[field]
-        assert origin.dim() == 1, f"{field} is displaced from another model in each cluster"
+        if origin.dim() != 1:
+            raise CoterieError(
+                f"`pooled_mean` of {field} must be of a download that is one for all [d], got "
+                f"{list(origin.shape)}"
+            )
         sums, weight = self.sums[field].sum(0, keepdim=True), self.weights.sum(0, keepdim=True)
         return self._mean(sums, weight, origin)[0]
 
@@ -103,12 +108,18 @@ class SummedFields(Protocol):
 
 def sent_rows(sent: Message, name: str) -> Tensor:
     """A download as it is known to everybody: one for all [d], or a row for each cluster [k, d]."""
+    if name not in sent:
+        raise CoterieError(
+            f"a fold must name downloads of the call ({', '.join(sent)}), got {name}"
+        )
     value = sent[name]
     if not isinstance(value, Each):
         return dense(value)  # type: ignore[no-any-return]
-    assert value.index is not None, (
-        f"{name} is another one for each client, so that nobody knows it"
-    )
+    if value.index is None:
+        raise CoterieError(
+            f"{name} must be one for all or have a row for each cluster, so that a fold can add up "
+            "what clients made of it, got a row for each client"
+        )
     return dense(value.rows)  # type: ignore[no-any-return]
 
 
@@ -117,18 +128,56 @@ def block_origins(fold: SummedFields, sent: Message) -> dict[str, Tensor | None]
     origins: dict[str, Tensor | None] = {}
     for name, download in fold.models.items():
         rows = sent_rows(sent, download)
-        assert rows.dim() == 1 or len(rows) == fold.k, f"{download} must have {fold.k} rows"
+        if rows.dim() > 1 and len(rows) != fold.k:
+            raise CoterieError(
+                f"{download} must have a row for each of the {fold.k} clusters of a fold, got "
+                f"{len(rows)}"
+            )
         origins[name] = rows.expand(fold.k, -1)
     return origins | dict.fromkeys(fold.updates)
 
 
-def check_roles(fold: SummedFields, upload: Any) -> None:
-    """Make sure that what a fold takes for models and updates are declared to be that."""
+def check_summed_fields(
+    fold: SummedFields, upload: Any, sent: Message, rows: tuple[int, ...]
+) -> None:
+    """Refuse an upload unless what a fold sums is declared to be that and fits what was sent.
+
+    `rows` is what comes before the numbers of a field: [m], or [m, k] where clients send k rows.
+    """
     declared, as_is = roles(upload.__class__), (Role.UPDATE, Role.LOSS, Role.STATISTIC)
+    shapes = sum_shapes(fold, sent)
     for names, allowed in ((fold.models, (Role.MODEL,)), (fold.updates, as_is)):
         for name in names:
-            wanted = " or ".join(role.value for role in allowed)
-            assert declared.get(name) in allowed, f"{name} of {type(upload)} is no {wanted}"
+            if declared.get(name) not in allowed:
+                wanted = " or ".join(role.value.capitalize() for role in allowed)
+                missing = "no such field" if name not in declared else declared[name].value
+                raise CoterieError(
+                    f"{field_name(upload, name)} must be of the type {wanted}, for a fold sums it "
+                    f"as that, got {missing}"
+                )
+            width = shapes[name][0][-1]
+            if tuple(getattr(upload, name).shape) != (*rows, width):
+                raise CoterieError(
+                    f"{field_name(upload, name)} must be {[*rows, width]}, for a fold sums it, got "
+                    f"{list(getattr(upload, name).shape)}"
+                )
+
+
+def field_name(upload: Any, name: str) -> str:
+    """What to call a field of an upload."""
+    return f"{name} of {type(upload).__name__}"
+
+
+def required_field(upload: Any, role: Role) -> Tensor:
+    """The field of an upload that has a role, which a fold cannot do without."""
+    name = field_of_role(upload.__class__, role)
+    if name is None:
+        raise CoterieError(
+            f"{type(upload).__name__} must have a field of the type {role.value.capitalize()}, by "
+            "which a fold goes"
+        )
+    value: Tensor = getattr(upload, name)
+    return value
 
 
 def sum_shapes(fold: SummedFields, sent: Message) -> TermShapes:

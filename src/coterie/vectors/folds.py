@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 
 from coterie.core.clients import TermShapes
-from coterie.core.fields import Role, field_of_role
+from coterie.core.errors import CoterieError
+from coterie.core.fields import Role
+from coterie.core.step_checks import check_index
 from coterie.tensors.devices import CPU
 from coterie.tensors.lazy import Lazy, add_cluster_sums, dense
 from coterie.vectors.cluster_sums import (
@@ -23,11 +25,13 @@ from coterie.vectors.cluster_sums import (
     Message,
     PartialSums,
     block_origins,
-    check_roles,
+    check_summed_fields,
     empty_sums,
+    field_name,
     finish_sums,
     joint_bound,
     merge_sums,
+    required_field,
     sum_shapes,
 )
 from coterie.vectors.kmeans import nearest_centre
@@ -155,23 +159,25 @@ class ByCluster:
         assert self.by_size or largest_weight == 1, "without `by_size` every client weighs 1"
         return joint_bound(self, limits, largest_weight)
 
+    def clusters(self, ids: Tensor, upload: Any, sent: Message) -> Tensor:
+        """The cluster of each client, [m]: as it says itself, or as the server finds it."""
+        check_summed_fields(self, upload, sent, (len(ids),))
+        if self.assign is not None:
+            return self.assign.clusters(ids, upload, sent)
+        found = required_field(upload, Role.CLUSTER)
+        check_index(f"the clusters of {type(upload).__name__}", found, self.k)
+        return found
+
     def _members(self, ids: Tensor, upload: Any, sent: Message) -> tuple[Tensor, Tensor]:
         """The cluster of each client [m], and [k, m] whose row j has the weights of those in j.
 
         So a sum is one product.
         """
-        own, size = (field_of_role(upload.__class__, role) for role in (Role.CLUSTER, Role.SIZE))
-        check_roles(self, upload)
-        if self.assign is not None:
-            cluster = self.assign.clusters(ids, upload, sent)
-        else:
-            assert own is not None, f"{type(upload)} has no field with the role Cluster"
-            cluster = getattr(upload, own)
+        cluster = self.clusters(ids, upload, sent)
         member = torch.zeros(self.k, len(ids), dtype=torch.float64, device=cluster.device)
         weight: Tensor | float = 1.0
         if self.by_size:
-            assert size is not None, f"{type(upload)} has no field with the role Size"
-            weight = getattr(upload, size).double()
+            weight = required_field(upload, Role.SIZE).double()
         member[cluster, torch.arange(len(ids), device=member.device)] = weight
         return cluster, member
 
@@ -196,8 +202,8 @@ class WeightedRows:
         return empty_sums(self.k)
 
     def add(self, total: PartialSums, ids: Tensor, upload: Any, sent: Message) -> PartialSums:
-        check_roles(self, upload)
-        weight = getattr(upload, self.weight).double()  # [m, k]
+        check_summed_fields(self, upload, sent, (len(ids), self.k))
+        weight = self._weights(ids, upload)
         for name, origin in block_origins(self, sent).items():
             value = getattr(upload, name)
             if name not in total.sums:
@@ -226,7 +232,7 @@ class WeightedRows:
 
     def terms(self, ids: Tensor, upload: Any, sent: Message) -> dict[str, Tensor]:
         """What each client adds to the sums: for every term [m, ...]."""
-        weight = getattr(upload, self.weight).double()
+        weight = self._weights(ids, upload)
         found = {WEIGHT: weight}
         for name, origin in block_origins(self, sent).items():
             value = dense(getattr(upload, name)).double()
@@ -240,3 +246,15 @@ class WeightedRows:
         `largest_weight` the largest norm of a client's k weights, 1 if these add up to 1.
         """
         return joint_bound(self, limits, largest_weight)
+
+    def _weights(self, ids: Tensor, upload: Any) -> Tensor:
+        """The weights of the k rows of each client, [m, k]."""
+        weight = getattr(upload, self.weight, None)
+        if weight is None or tuple(weight.shape) != (len(ids), self.k):
+            got = "no such field" if weight is None else list(weight.shape)
+            raise CoterieError(
+                f"{field_name(upload, self.weight)} must be {[len(ids), self.k]}, a weight for "
+                f"each of the rows that a client sends, got {got}"
+            )
+        found: Tensor = weight.double()
+        return found

@@ -29,11 +29,20 @@ class Clustering(NamedTuple):
     spread: float  # mean squared distance of a point to its centre
 
 
-def kmeans(points: Tensor, k: int, seed: int, *, tries: int = 20, trim: float = 0.0) -> Clustering:
+def kmeans(
+    points: Tensor,
+    k: int,
+    seed: int,
+    *,
+    tries: int = 20,
+    trim: float = 0.0,
+    iterations: int = ITERATIONS,
+) -> Clustering:
     """The tightest of `tries` clusterings of points [n, p], each from starts of its own.
 
     Under the same seed the same points give the same clusters, whatever their order. With `trim`,
-    centres are trimmed means. There must be at least k points.
+    centres are trimmed means. Each clustering makes at most so many iterations. There must be at
+    least k points.
 
     >>> found = kmeans(torch.tensor([[0.0], [1.0], [9.0]]), 2, seed=0)
     >>> found.centres.flatten().sort().values.tolist(), round(found.spread, 3)
@@ -43,13 +52,12 @@ def kmeans(points: Tensor, k: int, seed: int, *, tries: int = 20, trim: float = 
     order = canonical_order(points, seed)
     # Trimming looks at coordinates; plain k-means only at distances, which few coordinates keep.
     space = (points if trim else compress(points))[order]
-    found = [
-        lloyd(
-            space, draw_far_points(space, k, seeds.generator(seed, "k-means", attempt)), trim=trim
-        )
-        for attempt in range(tries)
-    ]
-    best = min(found, key=lambda clustering: clustering.spread)
+
+    def attempt(number: int) -> Clustering:
+        begun = draw_far_points(space, k, seeds.generator(seed, "k-means", number))
+        return lloyd(space, begun, trim=trim, iterations=iterations)
+
+    best = min(map(attempt, range(tries)), key=lambda clustering: clustering.spread)
     cluster = torch.empty_like(best.cluster)
     cluster[order] = best.cluster
     centres = centroids(points, cluster, points.new_zeros(k, points.shape[1]), trim)

@@ -17,6 +17,23 @@ def test_femnist_takes_the_split_of_the_files_when_asked(small_sources):
     assert federation.test.sizes.tolist() == [6] * 10
 
 
+@pytest.mark.parametrize("split", ["iid", "dirichlet"])
+def test_femnist_can_be_split_among_as_many_clients_that_are_no_writers(small_sources, split):
+    by_writer, mixed = (
+        coterie.load("femnist", **settings)[0] for settings in ({}, {"split": split, "alpha": 0.5})
+    )
+    assert len(mixed) == len(by_writer) == 10
+    assert mixed.clients == ()
+    totals = [
+        sorted([*each.train.y.tolist(), *each.test.y.tolist()]) for each in (by_writer, mixed)
+    ]
+    assert totals[0] == totals[1]
+    sizes = mixed.train.sizes + mixed.test.sizes
+    assert (len(set(sizes.tolist())) > 1) == (split == "dirichlet")
+    with pytest.raises(SettingError, match="`train_share` of Femnist must lie between 0 and 1"):
+        coterie.load("femnist", split=split, train_share=0.0)
+
+
 def test_celeba_leaves_out_people_with_few_images(small_sources):
     assert len(coterie.load("celeba")[0]) == 5
     assert len(coterie.load("celeba", people=2)[0]) == 2

@@ -19,6 +19,7 @@ SMALL = {
     "linear-mixture": {"clients": 4, "samples": 5, "features": 3},
     "fpfc-synthetic": {"clients": 8, "most": 60},
     "leaf-synthetic": {"clients": 4, "most": 60},
+    "leaf-generator": {"clients": 8},
     "mnist-digits": {"clients": 4, "samples": 10},
     "mnist-digit-rotations": {"samples": 10},
     "mnist-representations": {"samples": 10},

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from coterie import Classification
-from coterie.core.cohort import OptimizerState
 from coterie.core.errors import CoterieError, DataError, SettingError
+from coterie.core.local_work import OptimizerState
 from coterie.engine.copies.lockstep import LockstepKernel
 from coterie.engine.kernels.batched import BatchedKernel
 from coterie.engine.kernels.reference import PerClientKernel
@@ -243,3 +243,30 @@ def test_what_cannot_be_minimised_is_told_in_a_sentence(objective, part, kind, s
         work.minimise(deceit, start, lr=0.1, steps=1, optimizer="adma")
     with pytest.raises(SettingError, match=r"`betas` must be .* below 1, got \(0.9, 1.0\)"):
         work.minimise(deceit, start, lr=0.1, steps=1, betas=(0.9, 1.0))
+
+
+@pytest.mark.parametrize("left", [[True, True, True], [True, False, True], [False, False, False]])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_several_models_of_a_client_go_as_each_would_alone(left, optimizer):
+    options = {"lr": 0.1, "steps": 2, "batch": 3, "part": "critic", "optimizer": optimizer}
+    left = torch.tensor(left)
+
+    def some_left():
+        _, start, work = gan_cohort(sizes=(6, 5, 3))
+        return start, work.among(work.mask & left[:, None])
+
+    start, work = some_left()
+    torch.manual_seed(1)
+    models = start[:, None] + 0.1 * torch.rand(3, 4, start.shape[1], dtype=start.dtype)
+    moments = OptimizerState()
+    once = work.minimise(realism, models, state=moments, **options)
+    twice = work.minimise(realism, once, state=moments, **options)
+    assert twice.shape == models.shape
+    for j in range(4):
+        own, (_, alone) = OptimizerState(), some_left()
+        first = alone.minimise(realism, models[:, j], state=own, **options)
+        assert torch.equal(first, once[:, j])
+        assert torch.equal(alone.minimise(realism, first, state=own, **options), twice[:, j])
+        assert moments.rows is own.rows is None or torch.equal(moments.rows[:, j], own.rows)
+    assert torch.equal(twice[~left], models[~left])
+    assert bool((twice != models).any(2).all(1)[left].all())

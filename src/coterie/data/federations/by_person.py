@@ -12,10 +12,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from coterie.core import seeds
 from coterie.core.errors import SettingError
 from coterie.core.settings import Settings, setting
-from coterie.core.validate import at_least, between
-from coterie.data import sources
+from coterie.core.validate import above, at_least, between, one_of
+from coterie.data import partition, sources
 from coterie.data.federation import Federation, select_federation, split_parts
 
 
@@ -54,6 +55,15 @@ class Femnist(Settings):
 
     train_share: float = setting(0.8, "share of a writer's images to train on; 0: the files' own")
     fewest: int = setting(2, "writers with fewer images are left out", at_least(2))
+    split: str = setting(
+        "writers",
+        "who holds which images; iid, dirichlet: as many clients that are no writers",
+        one_of("writers", "iid", "dirichlet"),
+        added=True,
+    )
+    alpha: float = setting(
+        0.5, "Dirichlet concentration; small: clients differ much", above(0), added=True
+    )
 
     class_count: ClassVar[int] = 62
     pixel_scale: ClassVar[float] = 255
@@ -71,12 +81,21 @@ class Femnist(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.train_share:
+        if self.train_share or self.split != "writers":
             between(0, 1)(self, "train_share")
 
     def build(self, seed: int) -> Federation:
         data = sources.load_femnist()
         parts = [rows for rows in rows_by_owner(data.writer) if len(rows) >= self.fewest]
+        if self.split != "writers":
+            everything, count = torch.cat(parts), len(parts)
+            labels, generator = data.labels[everything], seeds.generator(seed, "deal")
+            if self.split == "iid":
+                dealt = partition.iid(labels, count, generator)
+            else:
+                dealt = partition.dirichlet(labels, count, self.alpha, generator)
+            split = split_parts([everything[rows] for rows in dealt], self.train_share, seed)
+            return select_federation(self, data.images, data.labels, *split, name="femnist")
         if self.train_share:
             train, test = split_parts(parts, self.train_share, seed)
         elif data.split is None:

@@ -1,0 +1,96 @@
+"""What an author may get wrong where server and clients meet, each refused in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from coterie.core.clients import Each, Fold, declared_fold, is_client_step, step_name
+from coterie.core.errors import CoterieError
+from coterie.core.imports import read_annotations
+
+
+def declared_upload(step: Callable[..., Any]) -> Any:
+    """The type that a client step says it returns; None if it does not say."""
+    return read_annotations(step).get("return")
+
+
+def check_client_step(step: Any) -> None:
+    """Refuse what is no client step of an algorithm."""
+    if not (is_client_step(step) and hasattr(step, "__self__")):
+        name = getattr(step, "__qualname__", type(step).__name__)
+        raise CoterieError(
+            "`clients.run` must be given a method of the algorithm that is marked @on_client, got "
+            f"{name}"
+        )
+
+
+def check_promised_fold(step: Callable[..., Any], fold: Fold[Any]) -> None:
+    """Refuse a fold that is not of the kind that a client step is marked with."""
+    promised = declared_fold(step)
+    if promised is not None and not isinstance(fold, promised):
+        raise CoterieError(
+            f"{step_name(step)} is marked `fold={promised.__name__}` and must be run with such a "
+            f"fold, got {type(fold).__name__}"
+        )
+
+
+def check_downloads(step: Callable[..., Any], ids: Tensor, message: Mapping[str, Any]) -> None:
+    """Refuse an `Each` in which one of the clients `ids` has no row."""
+    for name, value in message.items():
+        if not isinstance(value, Each) or value.ids is not None or not len(ids):
+            continue
+        last, index = int(ids[-1]), value.index
+        rows = value.rows if index is None else index
+        if last >= len(rows):
+            raise CoterieError(
+                f"{name} of {step_name(step)} must have a row for each client of the federation, "
+                f"got {len(rows)} rows and none for client {last}"
+            )
+        if index is not None:
+            what = f"the index of {name} of {step_name(step)}"
+            check_index(what, index[ids], len(value.rows))
+
+
+def check_upload(step: Callable[..., Any], ids: Tensor, upload: Any) -> None:
+    """Refuse what a client step returned for clients `ids`, unless they have a row each in it."""
+    if not hasattr(upload, "_fields"):
+        raise CoterieError(
+            f"{step_name(step)} must return a named tuple of tensors, got {type(upload).__name__}"
+        )
+    for name, value in zip(upload._fields, upload, strict=True):
+        if not isinstance(value, Tensor):
+            got = type(value).__name__
+        elif value.dim() == 0 or len(value) != len(ids):
+            got = str(list(value.shape))
+        else:
+            continue
+        raise CoterieError(
+            f"{name} of {step_name(step)} must be a tensor with a row for each client, "
+            f"[{len(ids)}, ...], got {got}"
+        )
+
+
+def check_index(what: str, index: Tensor, count: int) -> None:
+    """Refuse an index that is not made of whole numbers from 0 to count - 1."""
+    if index.is_floating_point() or index.dtype.is_complex:
+        got = str(index.dtype).removeprefix("torch.")
+    else:
+        outside = index[(index < 0) | (index >= count)]
+        if not len(outside):
+            return
+        got = str(int(outside[0]))
+    raise CoterieError(f"{what} must be whole numbers from 0 to {count - 1}, got {got}")
+
+
+def check_models(what: str, models: Tensor, size: int, *leading: list[int | str]) -> None:
+    """Refuse models that are not [..., size] with one of the leading shapes; k is any number."""
+    shape = list(models.shape)
+    for lead in leading:
+        fits = zip([*lead, size], shape, strict=False)
+        if len(shape) == len(lead) + 1 and all(a in ("k", b) for a, b in fits):
+            return
+    shapes = " or ".join(f"[{', '.join(map(str, lead))}, {size}]" for lead in leading)
+    raise CoterieError(f"`{what}` must be {shapes}, for a model has {size} numbers, got {shape}")
