@@ -10,10 +10,10 @@ in multiples of what the models of all clients occupy.
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 SETTINGS = {
     "mean": {},
@@ -53,17 +53,24 @@ def measure(name: str, clients: int, samples: int, hidden: int, rounds: int) -> 
     run = coterie.Run(coterie.IFCA(k=4, start="random"), federation, task, settings)
     training = run.training
     training.begin()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    Path("/proc/self/clear_refs").write_text("5")  # forgets the peak so far
+    before = status_bytes("VmRSS")
     spent: list[tuple[float, float]] = []
     state = training.state
     for t in range(rounds + 1):
         began, used = time.perf_counter(), time.process_time()
         state, _ = training.algorithm.round(state, training.participants.of_round(t))
         spent.append((time.perf_counter() - began, time.process_time() - used))
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    after = status_bytes("VmHWM")
     wall, cpu = (min(each[i] for each in spent[1:]) for i in (0, 1))
     models = 4 * clients * task.layout.size
-    return {"wall": wall, "cpu": cpu, "memory": 1024 * (after - before) / models}
+    return {"wall": wall, "cpu": cpu, "memory": (after - before) / models}
+
+
+def status_bytes(name: str) -> int:
+    """A number of this process that Linux tells: VmRSS, its memory now, VmHWM, the most it had."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
 def main() -> None:
