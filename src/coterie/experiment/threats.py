@@ -23,8 +23,10 @@ from coterie.experiment.settings import RunSettings
 
 def check_threats(algorithm: Algorithm[Any], settings: RunSettings, clients: int) -> None:
     """Refuse an attack or a defence that would do nothing, or cannot do what it should."""
+    if not (settings.wary or settings.davies_bouldin):
+        return
     name = type(algorithm).__name__
-    steps = [getattr(algorithm, each) for each in dir(type(algorithm))]
+    steps = [getattr(type(algorithm), each) for each in dir(type(algorithm))]
     sends = any(is_client_step(step) and sends_models(step) for step in steps)
     for key, value, without in (
         ("attack", settings.attack, ("none", "labels")),
