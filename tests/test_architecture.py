@@ -24,7 +24,7 @@ LAYERS = {
     "channel": {"core", "vectors", "tensors"},
     "engine": {"core", "tensors", "data", "channel"},
     "registry": {"core", "algorithms", "data", "networks"},
-    "evaluation": {"core", "tensors", "data", "engine"},
+    "evaluation": {"core", "vectors", "tensors", "data", "engine"},
     "report": {"core", "data", "evaluation", "files"},
 }
 LAYERS["experiment"] = {*LAYERS}

@@ -57,11 +57,11 @@ CASES = {
     "fedprc": FedPRC(k=2),
     "fedprc-printed": FedPRC(k=3, threshold=1.05, lof="models", order="printed", neighbours=3),
     "fedprc-head-by-size": FedPRC(k=2, part="head", weighting="size", batch=4, threshold=1.2),
-    "fedroc": FedRoC(k=2, blocks=9),
+    "fedroc": FedRoC(k=2, block_count=9),
     "fedroc-author": FedRoC(
         k=2, block=0.4, members=2, part="head", batch=4, epochs=2, serves="nearest"
     ),
-    "fedroc-all": FedRoC(k=2, blocks=5, block=6, risk="all", draw="clusters", tries=3),
+    "fedroc-all": FedRoC(k=2, block_count=5, block=6, risk="all", draw="clusters", tries=3),
     "tkm": TKM(k=2, trim=0.2),
     "tkm-head": TKM(k=3, part="head", iterations=1, tries=2, batch=4, epochs=1),
     "one-shot": OneShot(k=2, fits=3),
@@ -102,7 +102,7 @@ CASES = {
     "fedprox": FedProx(steps=5, mu=1.0),
     "fedprox-mini-batches": FedProx(weighting="size", batch=4, epochs=1),
     "feddane": FedDANE(steps=5),
-    "feddane-same-by-size": FedDANE(samples="same", weighting="size", batch=4, mu=1.0),
+    "feddane-all-by-size": FedDANE(gradients="all", weighting="size", batch=4, mu=1.0),
     "feddist": FedDist(steps=5),
     "feddist-mini-batches": FedDist(server_step=1.2, batch=4, epochs=1, decay=0.9),
     "feddws": FedDWS(steps=5, server_step=0.3),

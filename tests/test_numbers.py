@@ -62,9 +62,15 @@ PAGES = {
     "cfl": (4, 4),
     "ditto": (1, 0),
     "fedavg": (1, 0),
+    "feddane": (2, 0),
+    "feddist": (1, 0),
+    "feddws": (1, 0),
+    "fedprc": (11, 0),
     "fedprox": (1, 0),
+    "fedroc": (7, 0),
     "fedsgd": (3, 0),
     "fesem": (1, 1),
+    "fesem-ma": (5, 0),
     "fpfc-l1": (1, 0),
     "hypcluster": (1, 0),
     "ifca": (2, 2),
@@ -73,6 +79,7 @@ PAGES = {
     "one-shot": (2, 0),
     "oracle": (1, 0),
     "per-fedavg": (1, 0),
+    "tkm": (2, 0),
 }
 CLAIMS = [claim for page in sorted(DOCS.glob("*.md")) for claim in claims(page)]
 

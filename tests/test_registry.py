@@ -13,7 +13,7 @@ from coterie import Federation
 from coterie.cli.describe import list_names
 from coterie.core import seeds
 from coterie.core.errors import SettingError
-from coterie.experiment.settings import settings_of
+from coterie.experiment.settings import RunSettings, settings_of
 from coterie.registry import (
     ALGORITHMS,
     FEDERATIONS,
@@ -38,6 +38,14 @@ def test_no_two_names_share_a_class(kind):
 def test_no_name_is_on_two_shelves():
     names = [*ALGORITHMS, *FEDERATIONS, *NETWORKS]
     assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_an_algorithm_runs_on_every_federation_for_their_settings_have_names_of_their_own(name):
+    own = {setting.name for setting in settings_of(ALGORITHMS[name])}
+    others = {**FEDERATIONS, **NETWORKS, "every run": RunSettings}
+    shared = {(other, s.name) for other, kind in others.items() for s in settings_of(kind)}
+    assert {(other, setting) for other, setting in shared if setting in own} == set()
 
 
 def test_every_federation_suggests_a_network_there_is():

@@ -138,13 +138,22 @@ def test_near_truth_is_refused_where_the_truth_is_unknown_or_other():
             coterie.simulate(kind(k=3, start="near-truth"), federation, task, rounds=1)
 
 
-def test_greedy_keeps_the_models_that_help_most():
-    # Clients at 1, 1, 1, -4 and, as it were an adversary, 90 each teach: 0 comes half the way. Of
-    # the five clients the best four (70 % of 5, rounded) count. Losses under the model of a client
-    # at 1, which is at .5: .25, .25, .25, 20.25, ...; under that at -2: 9, 9, 9, 4, ...; under
-    # that at 45: 1936, ... So one at 1 comes first, mean 5.25; then that at -2, mean .25 + .25 +
-    # .25 + 4 over four.
-    assert sorted(started("greedy", [1, 1, 1, -4, 90], draws=[0], start_rounds=1)) == [-2.0, 0.5]
+def test_greedy_keeps_the_models_by_which_most_clients_gain():
+    # Clients at 1, 1, 1, -4 and, as it were an adversary, 90 teach models .5, .5, .5, -2 and 45:
+    # from 0 half the way. Under 0 their losses are 1, 1, 1, 16, 8100, so that they can gain
+    # 1 - .25 = .75 three times, 16 - 4 = 12 and 8100 - 2025; the median is .75, and nobody counts
+    # for more. By .5 those at 1 gain .75, that at 90 too (8010.25), that at -4 nothing: 3. By -2
+    # that at -4 gains .75, by 45 that at 90. So .5 is kept first, and then -2: 45 adds nothing.
+    assert started("greedy", [1, 1, 1, -4, 90], draws=[0], start_rounds=1) == [0.5, -2.0]
+
+
+def test_greedy_finds_all_clusters_without_attack():
+    federation, task = coterie.load("rotated-digits", clients=40, hidden=20, seed=0)
+    for seed in range(3):
+        ifca = IFCA(k=4, start="greedy", lr=0.3)
+        run = coterie.simulate(ifca, federation, task, rounds=1, seed=seed)
+        taught = federation.cluster[run.result["teachers"]]
+        assert sorted(taught.tolist()) == [0, 1, 2, 3]
 
 
 def test_an_attacker_is_never_a_teacher_under_greedy_and_always_under_farthest():

@@ -25,7 +25,6 @@ from coterie.core.validate import one_of
 # Clients asked per cluster when models are judged, also where fewer take part in a round.
 PANEL = 25
 TEACHERS = 16  # clients of which `greedy` chooses those whose models are kept
-SERVED = 0.7  # share of the panel whose losses count there: others may attack
 
 
 @dataclass(frozen=True)
@@ -170,12 +169,12 @@ def follow_worst_served(trial: Trial, tries: int, rounds: int) -> Tensor:
 
 
 def keep_most_helpful(trial: Trial, tries: int, rounds: int) -> Tensor:
-    """Random clients teach a model each; k times that is kept which helps most clients most.
+    """Random clients teach a model each; k times that is kept by which the panel gains most.
 
-    What counts is the mean of the lowest 70 % of the panel's losses, each under the best model so
-    far. So nobody gains by serving few clients well, or by being served badly: an adversary's model
-    is kept only if it serves honest clients. All are trained from one common model, as `farthest`
-    has it.
+    A client gains what its loss under the best model so far is below that under the common model
+    from which all are taught, but it counts for no more than the median client could gain. So
+    clients count by their number: a model that serves few is not kept, however badly these are
+    served without it or say that they are. An adversary's model is kept only if it serves others.
     """
     panel, common = trial.panel(), trial.draw(1)
     order = torch.randperm(len(panel.ids), generator=trial.start.generator("teachers"))
@@ -186,18 +185,17 @@ def keep_most_helpful(trial: Trial, tries: int, rounds: int) -> Tensor:
         for _ in range(rounds):
             model = trial.teach(model, panel.only(client))
         taught.append(model)
-    models = torch.cat(taught)
-    losses = trial.judge(models)[1].double()  # [a, teachers]
-    best = torch.full((len(losses), 1), torch.inf, dtype=losses.dtype)
-    kept: list[int] = []
-    while len(kept) < min(trial.k, len(models)):
-        after = torch.minimum(best, losses).sort(0).values  # of each client, were a model kept
-        merit = after[: max(1, round(SERVED * len(losses)))].mean(0)
-        merit[kept] = torch.inf
-        kept.append(int(merit.nan_to_num(nan=torch.inf).argmin()))
-        best = torch.minimum(best, losses[:, kept[-1:]])
+    losses = trial.judge(torch.cat([common, *taught]))[1].double()  # [a, 1 + teachers]
+    gain = (losses[:, :1] - losses[:, 1:]).nan_to_num(nan=0.0).clamp_min(0)
+    gain = gain.clamp_max(float(gain.amax(1).median()))
+    best, kept = torch.zeros(len(gain), 1, dtype=gain.dtype), list[int]()
+    while len(kept) < min(trial.k, len(taught)):
+        total = torch.maximum(best, gain).sum(0)  # were a model kept
+        total[kept] = -torch.inf
+        kept.append(int(total.argmax()))
+        best = torch.maximum(best, gain[:, kept[-1:]])
     trial.start.teachers.extend(teachers[kept].tolist())
-    return models[kept]
+    return torch.cat([taught[j] for j in kept])
 
 
 def draw_near_truth(trial: Trial, tries: int, rounds: int) -> Tensor:

@@ -31,7 +31,7 @@ def test_feddane_by_hand():
     # Weighted by sizes 3 and 1 the mean gradient is -2.5: both go to 1.625 and rest there.
     clients = simulator([3, 0], sizes=[3, 1])
     for steps, weighting, expected in ((1, "equal", 1.25), (4, "equal", 1.25), (4, "size", 1.625)):
-        feddane = FedDANE(lr=0.25, steps=steps, mu=2.0, samples="same", weighting=weighting)
+        feddane = FedDANE(lr=0.25, steps=steps, mu=2.0, gradients="all", weighting=weighting)
         after, info = feddane.round(State(torch.tensor([1.0])), clients.at("round", 0))
         assert after.model.item() == pytest.approx(expected)
         assert info.ids.tolist() == [0, 1]
@@ -81,7 +81,7 @@ def test_a_single_client_does_both():
 def test_what_suits_all_clients_together_stays():
     # At the mean of the targets the gradients cancel, and each client's objective is at rest.
     clients = simulator([4, 0, 2]).at("round", 0)
-    after, _ = FedDANE(lr=0.25, samples="same").round(State(torch.tensor([2.0])), clients)
+    after, _ = FedDANE(lr=0.25, gradients="all").round(State(torch.tensor([2.0])), clients)
     assert after.model.item() == pytest.approx(2.0)
 
 

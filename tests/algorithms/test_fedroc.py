@@ -27,7 +27,7 @@ def test_only_the_block_trains_and_only_its_models_are_renewed():
 def test_e_and_m_step_of_the_block_by_hand():
     # Near 0: 0 and 2 (client 2 is drawn with its own 2 only if it is in the block); near 10: 10.
     # With blocks of many draws all four clients are in each: means 1 and 10 where all count alike.
-    fedroc = FedRoC(k=2, lr=0.25, steps=1, block=4, draw="clusters", blocks=1)
+    fedroc = FedRoC(k=2, lr=0.25, steps=1, block=4, draw="clusters", block_count=1)
     before = state([0.0, 10.0], [0, 1], [0.0, 10.0])
     after, info = fedroc.round(before, simulator([4, 6]).at("round", 0))
     # Each cluster is its one client, drawn twice; from 0 half the way to 4, from 10 to 6.
@@ -59,6 +59,17 @@ def test_the_median_of_the_blocks_that_count():
     assert FedRoC(k=2, members=2)._best(blocks).risk == 3  # none counts, so that all do
     assert FedRoC(k=2, risk="all")._best(blocks).risk == 1
     assert FedRoC(k=2, risk="all", members=2)._best(blocks).risk == 1
+
+
+def test_rounding_does_not_choose_between_blocks_of_one_risk():
+    for noise in (1e-15, -1e-15):
+        risks = (3.0, 3.0 + noise, 3.0 - noise, 3.0)
+        blocks = [
+            block(risk, [0, 1])._replace(places=torch.tensor([i, i]))
+            for i, risk in enumerate(risks)
+        ]
+        assert FedRoC(k=2)._best(blocks).places.tolist() == [1, 1]
+        assert FedRoC(k=2, risk="all")._best(blocks).places.tolist() == [0, 0]
 
 
 def test_a_client_that_is_drawn_twice_is_one_member():

@@ -44,7 +44,7 @@ def test_newcomers_choose_and_others_stay():
 def test_the_held_out_loss_is_that_of_samples_not_trained_on():
     # One client with three samples at 0, 1 and 2: one of them is held out.
     cohort = simulator([0], sizes=[3]).cohort(torch.tensor([0]), 0, (0,))
-    cohort._rows.y[:] = torch.tensor([[0.0, 1.0, 2.0]])
+    cohort._on.rows.y[:] = torch.tensor([[0.0, 1.0, 2.0]])
     held_out = next(y for _, y in cohort.split(0.7)[1])
     assert len(held_out) == 1
     assert held_out_loss(cohort, 0.7, torch.zeros(1, 1)).loss.item() == held_out.item() ** 2

@@ -37,7 +37,7 @@ class CountsPadding(FedAvg):
     @on_client
     def train(self, cohort, model):
         up = FedAvg.train(self, cohort, model)
-        return up._replace(model=up.model + 1e-3 * cohort._rows.x.shape[1])
+        return up._replace(model=up.model + 1e-3 * cohort.mask.shape[1])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -288,7 +288,7 @@ def test_list_names_every_algorithm_and_federation(capsys):
 def test_describe_tells_settings_and_what_crosses(capsys):
     assert main(["describe", "ifca"]) == 0
     out = capsys.readouterr().out
-    assert "start=farthest" in out
+    assert "start=auto" in out
     assert "theta_j = mean of theta_i" in out
     assert "up    model    [m, p] theta_i" in out
     assert main(["describe", "rotated-digits"]) == 0

@@ -69,7 +69,8 @@ def test_an_option_of_attacks_may_be_a_setting_of_ones_own_unless_somebody_attac
     assert (settings["factor"], settings["attack"]) == (0.5, "none")
     code, _, error = coterie(home, *words, "attack=boosted", "--out", "attacked")
     assert code == 2
-    assert error.count("\n") == 1 and "`factor` is an option of `attack`" in error
+    assert error.count("\n") == 1
+    assert "`factor` is an option of `attack`" in error
 
 
 def test_compare_gives_every_run_a_folder_of_its_own(folder):

@@ -242,3 +242,13 @@ def test_more_shards_than_clients_are_as_many_as_clients():
     run = coterie.simulate(coterie.FedAvg(), Federation(samples), task, rounds=1, shards=5)
     assert run.population.bounds == [0, 1, 2]
     assert run.population.actors == []  # gone with the run
+
+
+@pytest.mark.parametrize("method", [coterie.IFCA(k=2, start="random"), coterie.Local()], ids=str)
+def test_models_are_fine_tuned_as_in_one_process(digits, method):
+    settings = {"rounds": 2, "finetune": 2, "finetune_for": "outliers", "finetune_distance": 1.0}
+    here = coterie.simulate(method, *digits, **settings)
+    there = coterie.simulate(method, *digits, shards=2, **settings)
+    assert there.metrics == pytest.approx(here.metrics, rel=1e-4)
+    assert torch.equal(there.personal.uses_own, here.personal.uses_own)
+    assert 0 < int(here.personal.uses_own.sum()) < 9

@@ -204,3 +204,25 @@ def test_mixtures_cannot_be_fine_tuned():
     federation, task = data()
     with pytest.raises(SettingError, match="whose clients mix several models"):
         coterie.simulate(FedEM(k=2), federation, task, rounds=1, finetune=1)
+
+
+@pytest.mark.parametrize("unseen", [False, True])
+def test_only_the_honest_are_fine_tuned_and_judged(unseen):
+    federation, task = data()
+    if unseen:
+        federation = replace(federation, unseen=True, test_cluster=federation.cluster)
+    attack = {"attack": "labels", "attackers": 0.25, "seed": 2}
+    method = coterie.FedAvg()
+    run = coterie.simulate(method, federation, task, rounds=2, finetune=2, **attack)
+    plain = coterie.simulate(method, federation, task, rounds=2, **attack)
+    table = run.training.outcome.tables["clients"]
+    bad = table["attacker"]
+    assert sum(bad) == 2
+    assert [model is None for model in table["model"]] == bad
+    assert len(run.personal.moved) == 6
+    assert run.metrics["untuned_accuracy"] == plain.metrics["accuracy"]
+    if not unseen:
+        before = plain.training.outcome.tables["clients"]["accuracy"]
+        assert [table["accuracy"][i] for i in range(8) if bad[i]] == [
+            before[i] for i in range(8) if bad[i]
+        ]

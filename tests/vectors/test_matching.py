@@ -5,7 +5,13 @@ from torch import nn
 from coterie.core.errors import SettingError
 from coterie.core.layout import Layout
 from coterie.networks import CelebaCnn, CifarCnn, FemnistCnn, Mlp
-from coterie.vectors.matching import best_order, hidden_layers, match_units, shuffle_units
+from coterie.vectors.matching import (
+    best_order,
+    half_gaps,
+    hidden_layers,
+    match_units,
+    shuffle_units,
+)
 
 
 def stack(*layers):
@@ -108,10 +114,25 @@ def test_three_units_by_hand():
 def test_conflicts_are_solved_by_the_least_sum():
     # Both units of the centre at 0 and 1 are nearest to the model's unit at 0.9: 0 and 1 to 0.9
     # and 5 costs .81 + 16, the other way round 25 + .01.
-    order = best_order(torch.tensor([[0], [1]]), torch.tensor([0.9, 5.0]), torch.tensor([0.0, 1.0]))
-    assert order.tolist() == [0, 1]
-    order = best_order(torch.tensor([[0], [1]]), torch.tensor([5.0, 0.9]), torch.tensor([0.0, 1.0]))
-    assert order.tolist() == [1, 0]
+    centre = torch.tensor([[0.0], [1.0]])
+    assert best_order(torch.tensor([[0.9], [5.0]]), centre).tolist() == [0, 1]
+    assert best_order(torch.tensor([[5.0], [0.9]]), centre).tolist() == [1, 0]
+
+
+def test_half_the_way_to_the_nearest_other_unit_by_hand():
+    assert half_gaps(torch.tensor([[0.0], [1.0], [5.0]])).tolist() == [0.5, 0.5, 2.0]
+    assert half_gaps(torch.tensor([[3.0]])).tolist() == [torch.inf]
+
+
+def test_a_shortcut_for_units_in_order_is_one():
+    """Units that are nearer than half the gap are where the assignment would put them."""
+    generator = torch.Generator().manual_seed(0)
+    centre = torch.randn(12, 30, generator=generator)
+    gap = half_gaps(centre)
+    for scale in (0.5, 0.99):
+        way = torch.randn(12, 30, generator=generator)
+        units = centre + scale * gap[:, None].float() * way / way.norm(dim=1, keepdim=True)
+        assert best_order(units, centre).tolist() == list(range(12))
 
 
 def test_matching_never_takes_a_model_farther_from_the_centre():

@@ -17,7 +17,7 @@ constant: the correction moves the point that the proximal term pulls to.
 Differences from the paper
 - S_t and S'_t are the two halves of the clients that take part in the round, drawn at random, so
   that they never have a client in common; the paper draws two samples, which may. A client that is
-  alone is in both. `samples=same` lets all participants do both, as DANE does.
+  alone is in both. `gradients=all` lets all participants do both, as DANE does.
 - mu must be above 0 (the paper also tries 0), for the correction is made through the proximal term.
 - The inexact minimiser is LocalUpdate on that objective, the same amount of work for everybody.
 - The paper samples clients in proportion to their size and takes plain means. Here all are as
@@ -64,16 +64,17 @@ class FedDANE(LocalTraining):
     """One model for all: clients train it on their loss, corrected by the gradient of others."""
 
     mu: float = setting(0.1, "strength of local training's pull to the model sent", above(0))
-    samples: str = setting(
-        "halves",
-        "who gives gradients and who trains; halves: different clients, same: all do both",
-        one_of("halves", "same"),
+    gradients: str = setting(
+        "others",
+        "whose gradients correct a client's; others: half of the clients give them and the other "
+        "half trains, all: everybody does both",
+        one_of("others", "all"),
     )
     weighting: str = weighting_setting()
 
     @property
     def traits(self) -> Traits:
-        return Traits(withholds=True, clients_draw=self.samples == "halves")
+        return Traits(withholds=True, clients_draw=self.gradients == "others")
 
     def init(self, start: Start) -> State:
         return State(start.models(1)[0])
@@ -82,11 +83,11 @@ class FedDANE(LocalTraining):
         one, other = self._samples(clients)
         by_size = self.weighting == "size"
         fold = ByCluster(1, updates={"gradient": "model"}, by_size=by_size)
-        asked, gradients = one.run(self.differentiate, fold=fold, model=state.model)
+        asked, given = one.run(self.differentiate, fold=fold, model=state.model)
         if not len(asked):
-            return state, Info(asked, gradients.cluster, 1, weights=gradients.weights)
+            return state, Info(asked, given.cluster, 1, weights=given.weights)
         fold = ByCluster(1, {"model": "model"}, by_size=by_size)
-        mean = gradients.pooled_mean("gradient")
+        mean = given.pooled_mean("gradient")
         trained, up = other.run(self.train, fold=fold, model=state.model, gradient=mean)
         ids = torch.cat([asked, trained]).unique()
         cluster = None if up.cluster is None else torch.zeros_like(ids)
@@ -114,7 +115,7 @@ class FedDANE(LocalTraining):
     def _samples(self, clients: Clients) -> tuple[Clients, Clients]:
         """S_t, who give gradients, and S'_t, who train."""
         count = len(clients.ids)
-        if self.samples == "same" or count < 2:
+        if self.gradients == "all" or count < 2:
             return clients, clients
         order = torch.randperm(count, generator=clients.generator("halves"))
         halves = clients.ids[order].tensor_split(2)

@@ -41,7 +41,12 @@ import torch
 from torch import Tensor
 
 from coterie.algorithms import first_centres, steps
-from coterie.algorithms.first_centres import CentreSettings, FirstClustering, clustered_part
+from coterie.algorithms.first_centres import (
+    CentreSettings,
+    FirstClustering,
+    clustered_part,
+    first_sample_setting,
+)
 from coterie.core.algorithm import Info, Serving, Start, Traits
 from coterie.core.clients import Clients, Each, on_client
 from coterie.core.cohort import Cohort
@@ -69,6 +74,7 @@ class Upload(NamedTuple):
 class FedPRC(CentreSettings):
     """The server clusters the clients' models without outliers, found by local outlier factors."""
 
+    sample: int = first_sample_setting()
     threshold: float = setting(1.5, "a client with a larger outlier factor is left out", above(0))
     neighbours: int = setting(
         0, "neighbours n of the factor; 0: half of the clients that answered", at_least(0)

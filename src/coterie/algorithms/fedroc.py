@@ -97,7 +97,7 @@ class FedRoC(CentreSettings):
     """Clients train in the clusters of one block, that with the median risk of many."""
 
     tries: int = setting(1, "clusterings of a block at the start; the tightest counts", at_least(1))
-    blocks: int = setting(50, "blocks B that are drawn in a round", at_least(1))
+    block_count: int = setting(50, "blocks B that are drawn in a round", at_least(1))
     block: float = setting(
         0.0, "clients n_B in a block, below 1 a share of all; 0: by `outliers`", at_least(0)
     )
@@ -207,8 +207,8 @@ class FedRoC(CentreSettings):
         """The clients [B, n_B] of every block, drawn in an order that is not that of their ids."""
         order, size = canonical_order(points, 0), self.block_size(len(points))
         if cluster is None or self.draw == "clients":
-            return order[draw_blocks(len(points), self.blocks, size, generator)]
-        return order[draw_blocks_by_cluster(cluster[order], self.blocks, size, generator)]
+            return order[draw_blocks(len(points), self.block_count, size, generator)]
+        return order[draw_blocks_by_cluster(cluster[order], self.block_count, size, generator)]
 
     def _judge(
         self, points: Tensor, places: Tensor, cluster: Tensor, centres: Tensor
@@ -226,6 +226,8 @@ class FedRoC(CentreSettings):
         """The block with the median risk, or with the lowest, of those that count."""
         counted = [block for block in blocks if self._counts(block)] or blocks
         risks = torch.tensor([block.risk for block in counted], dtype=torch.float64)
+        # Blocks of the same clients have the same risk but for rounding, which shall not decide.
+        risks = (risks / risks.median().clamp_min(torch.finfo(risks.dtype).tiny)).round(decimals=9)
         return counted[median_place(risks) if self.risk == "block" else int(risks.argmin())]
 
     def _counts(self, block: JudgedBlock) -> bool:

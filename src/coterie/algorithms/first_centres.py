@@ -44,6 +44,12 @@ class FirstCentres(NamedTuple):
     cluster: Tensor  # [m] the cluster of each client, -1 if its model did not arrive
 
 
+def first_sample_setting() -> Any:
+    """The setting of how many clients k-means sees at the start; several methods have it."""
+    meaning = "clients k-means sees at the start; others join the nearest centre"
+    return setting(500, meaning, at_least(1))
+
+
 @dataclass(frozen=True, kw_only=True)
 class CentreSettings(LocalTraining):
     """Settings of local training and of how the first centres are found."""
@@ -51,7 +57,6 @@ class CentreSettings(LocalTraining):
     k: int = setting(2, "clusters K", at_least(1))
     part: str = setting("all", "parameters that distances are over: all, head, body or a layer")
     tries: int = setting(20, "clusterings at the start, of which the tightest is kept", at_least(1))
-    sample: int = setting(500, "clients by whom the first centres are found", at_least(1))
 
 
 def fit_origin(algorithm: Any, task: Task, sent: Mapping[str, Any]) -> Tensor:

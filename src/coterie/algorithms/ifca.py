@@ -17,7 +17,8 @@ theorems of section 5 are about fresh samples in every round (`resample`, core/r
 F_i of line j^ and that of g_i or LocalUpdate are then over two parts that no other round sees.
 
 Differences from the paper
-- The default start is `farthest`, not k random models (`start=random`): see `ifca_start.py`.
+- The default start is `farthest`, not k random models (`start=random`): see `ifca_start.py`. Where
+  clients may attack it is `greedy`.
 - A cluster that nobody chose keeps its model; the paper leaves 0/0 open.
 - m of option I are all clients, whoever answers, as in Algorithm 1. With `weighting=size` a client
   counts as many times as its n_i is the mean of those who answered.

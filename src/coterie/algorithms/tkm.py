@@ -33,7 +33,12 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from coterie.algorithms import first_centres, steps
-from coterie.algorithms.first_centres import CentreSettings, FirstClustering, clustered_part
+from coterie.algorithms.first_centres import (
+    CentreSettings,
+    FirstClustering,
+    clustered_part,
+    first_sample_setting,
+)
 from coterie.core.algorithm import Info, Serving, Start, Traits
 from coterie.core.clients import Clients, Each, on_client
 from coterie.core.cohort import Cohort
@@ -58,6 +63,7 @@ class Upload(NamedTuple):
 class TKM(CentreSettings):
     """The server clusters the clients' models by trimmed k-means, an iteration in every round."""
 
+    sample: int = first_sample_setting()
     trim: float = setting(0.05, "share beta that means leave out at each end", at_least(0))
     iterations: int = setting(8, "iterations of k-means before the first round", at_least(1))
 

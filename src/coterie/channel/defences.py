@@ -46,6 +46,12 @@ class DefenceSettings(Settings):
         0, "neighbours of lof; 0: half of the clients", at_least(0), added=True
     )
 
+    davies_bouldin: bool = setting(
+        False,
+        "whether that index of all clients' models is measured in every round",
+        added=True,
+    )
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.tolerate >= 0.5:
@@ -57,6 +63,15 @@ class DefenceSettings(Settings):
     def defends(self) -> bool:
         """Whether the server looks at single clients to defend itself."""
         return self.aggregate != "mean" or self.screen != "none"
+
+    @property
+    def looks_closely(self) -> str:
+        """The setting for which the server sees the updates of single clients; empty: none."""
+        if self.aggregate != "mean":
+            return f"aggregate={self.aggregate}"
+        if self.screen != "none":
+            return f"screen={self.screen}"
+        return "davies_bouldin=true" if self.davies_bouldin else ""
 
     @property
     def robust_mean(self) -> RobustMean | None:

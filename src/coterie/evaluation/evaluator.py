@@ -66,12 +66,14 @@ class Evaluator:
 
         `evaluation` is that of the models before, `serving` which of these serves which client by
         its training data. Unseen clients have nothing to train on: each client that trains is then
-        scored on one of its own true cluster.
+        scored on one of its own true cluster. Those who attack are left out.
         """
         if self.tuning is None:
             return None
         scorer, part, samples_of = self.scorer, "test" if self.scorer.tested else "train", None
         if self.federation.unseen and scorer.tested:
+            if self.attackers is not None:
+                serving = serving.for_clients(~self.attackers[serving.ids])
             samples_of = self._peers(serving)
         else:
             serving = evaluation.serving
@@ -301,8 +303,12 @@ def personal_columns(
         return {}
     ids = personal.serving.ids
     uses_own = fill_column(ids, personal.uses_own, count) or []
+    accuracy = fill_column(ids, personal.summary.clients.get("accuracy"), count)
+    if accuracy is not None and untuned is not None:  # attackers do not fine-tune
+        pairs = zip(accuracy, untuned, strict=True)
+        accuracy = [before if after is None else after for after, before in pairs]
     return {
-        "accuracy": fill_column(ids, personal.summary.clients.get("accuracy"), count),
+        "accuracy": accuracy,
         "untuned_accuracy": untuned,
         "moved": fill_column(ids, personal.moved, count),
         "model": [None if own is None else ("own" if own else "shared") for own in uses_own],

@@ -10,10 +10,12 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
+from coterie.vectors.davies_bouldin import davies_bouldin_of_blocks
+
 # What coterie itself calls metrics; an algorithm's own metrics have other names.
 OF_SAMPLES = ("accuracy", "accuracy_macro", "f1", "f1_macro", "f1_micro", "loss")
 OF_TUNING = ("tuned", "tuned_distance", "davies_bouldin")
-OF_CLUSTERS = ("clusters", "ari", "nmi", "purity")
+OF_CLUSTERS = ("clusters", "ari", "nmi", "purity", "davies_bouldin_sent")
 OF_TRUTH = ("distance", "distance_nearest", "success", "success_nearest")
 OF_COPIES = ("success_any", "success_any_nearest")
 OF_ATTACKS = (
@@ -109,17 +111,7 @@ def davies_bouldin(points: Tensor, cluster: Tensor) -> float | None:
     >>> davies_bouldin(torch.tensor([[0.0], [2.0], [9.0], [11.0]]), torch.tensor([0, 0, 1, 1]))
     0.2222222222222222
     """
-    labels, place = cluster.unique(return_inverse=True)
-    if len(labels) < 2:
-        return None
-    groups = [points[place == j].double() for j in range(len(labels))]
-    centres = torch.stack([group.mean(0) for group in groups])
-    spread = torch.stack(
-        [(group - c).norm(dim=1).mean() for group, c in zip(groups, centres, strict=True)]
-    )
-    likeness = (spread[:, None] + spread) / torch.cdist(centres, centres)
-    likeness.fill_diagonal_(-1)
-    return float(likeness.nan_to_num(nan=torch.inf).amax(1).mean())
+    return davies_bouldin_of_blocks([points], cluster)
 
 
 def distances_to_truth(models: Tensor, truth: Tensor) -> dict[str, float]:

@@ -15,6 +15,7 @@ from torch import Tensor
 from coterie.channel.attacks import attack_filters, draw_attackers
 from coterie.channel.lost_replies import LoseReplies
 from coterie.channel.metering import ByteMeter
+from coterie.channel.model_spread import ModelSpread
 from coterie.core import seeds
 from coterie.core.clients import Call, Clients, Filter, Traffic
 from coterie.core.errors import SettingError
@@ -128,6 +129,7 @@ class Participants:
         self.channel: tuple[Filter, ...] = (LoseReplies(settings.lost),) if settings.lost else ()
         self.attackers = draw_attackers(settings, population.population, settings.seed)  # [m]
         self.screen = settings.make_screen()
+        self.spread = ModelSpread() if settings.davies_bouldin else None
         robust = settings.robust_mean
         self.replace_fold = None if robust is None else robust_fold(robust)
         self.on_reply: OnReply | None = None  # called whenever clients have replied
@@ -159,7 +161,7 @@ class Participants:
         """Clients behind the channel of this run."""
         clients = self.population.at(purpose, *address, round=round, ids=ids)
         alone, together = attack_filters(self.settings, self.attackers, len(ids))
-        screens = () if self.screen is None else (self.screen,)
+        screens = tuple(each for each in (self.spread, self.screen) if each is not None)
         channel = (*alone, *self.channel)
         return clients.through(*channel, listener=self, withheld=self.settings.withheld).defended(
             *together, *screens, replace_fold=self.replace_fold

@@ -99,11 +99,10 @@ class RunSettings(DefenceSettings, AttackSettings, PlainRunSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.withheld and self.defends:
-            name = "aggregate" if self.aggregate != "mean" else "screen"
+        if self.withheld and self.looks_closely:
             raise SettingError(
                 "`withhold` must be nothing where the server looks at the updates of single "
-                f"clients, as {name}={getattr(self, name)} does, got {self.withhold}"
+                f"clients, as {self.looks_closely} does, got {self.withhold}"
             )
         if self.attack != "none" and self.starts > 1:
             raise SettingError(f"`starts` must be 1 under an attack, got {self.starts}")

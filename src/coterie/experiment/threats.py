@@ -29,6 +29,7 @@ def check_threats(algorithm: Algorithm[Any], settings: RunSettings, clients: int
     for key, value, without in (
         ("attack", settings.attack, ("none", "labels")),
         ("screen", settings.screen, ("none",)),
+        ("davies_bouldin", str(settings.davies_bouldin).lower(), ("false",)),
     ):
         if value not in without and not sends:
             raise SettingError(

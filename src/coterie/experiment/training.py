@@ -217,6 +217,9 @@ class Training:
         attackers = self.participants.attackers
         found = {} if excluded is None else detection_scores(asked, excluded, attackers)
         share = None if attackers is None else largest_share(info, attackers, excluded or ())
+        spread = self.participants.spread
+        if spread is not None and spread.index is not None:
+            found["davies_bouldin_sent"], spread.index = spread.index, None
         if share is not None:
             found["attacker_share"] = share
             with self.health.record_warnings():

@@ -191,50 +191,69 @@ def match_units(layers: list[HiddenLayer], models: Tensor, centre: Tensor) -> Te
     one that is farther from the centre [d] than the model as it is. A model that is not finite
     stays as it is.
     """
-    if not layers:
+    if not layers or not len(models):
         return models
-    rows = [match_model(layers, w, centre) if w.isfinite().all() else w for w in models]
-    return torch.stack(rows) if rows else models
+    target = MatchTarget(layers, centre)
+    return torch.stack([target.match(w) if w.isfinite().all() else w for w in models])
 
 
-def match_model(layers: list[HiddenLayer], model: Tensor, centre: Tensor) -> Tensor:
-    """One model [d], as `match_units` has it."""
-    found = match_until_stable(layers, model, centre)
-    if len(layers) == 1:
-        return found
-    # If all layers are in disorder, outgoing weights say nothing until the next layer is matched.
-    begun = model
-    for layer in layers[:-1]:
-        begun = layer.reorder(begun, best_order(layer.own, begun, centre))
-    other = match_until_stable(layers, begun, centre)
-    compared = torch.cat(
-        [*(layer.own.flatten() for layer in layers), layers[-1].outgoing.flatten()]
-    )
-    apart = [(w[compared].double() - centre[compared].double()).norm() for w in (found, other)]
-    return found if apart[0] <= apart[1] else other
+class MatchTarget:
+    """A centre [d] that models are matched to."""
+
+    def __init__(self, layers: list[HiddenLayer], centre: Tensor) -> None:
+        self.layers, self.centre = layers, centre
+        self.units = [torch.cat([layer.own, layer.outgoing], 1) for layer in layers]
+        # A model whose units are all nearer to theirs than this has them in order already.
+        self.gaps = [half_gaps(centre[places]) for places in self.units]
+
+    def match(self, model: Tensor) -> Tensor:
+        """One model [d], as `match_units` has it."""
+        found = self._until_stable(model)
+        if len(self.layers) == 1 or found is model:
+            return found
+        # If all layers are in disorder, outgoing weights say nothing until the next one is matched.
+        begun = model
+        for layer in self.layers[:-1]:
+            begun = layer.reorder(begun, best_order(begun[layer.own], self.centre[layer.own]))
+        other = self._until_stable(begun)
+        return found if self._apart(found) <= self._apart(other) else other
+
+    def _until_stable(self, model: Tensor) -> Tensor:
+        """A model [d] matched layer by layer, again and again."""
+        for _ in range(PASSES):
+            before = model
+            for layer, places, gap in zip(self.layers, self.units, self.gaps, strict=True):
+                own, theirs = model[places], self.centre[places]
+                if bool(((own - theirs).double().norm(dim=1) < gap).all()):
+                    continue
+                order = best_order(own, theirs)
+                if not torch.equal(order, torch.arange(len(order))):
+                    model = layer.reorder(model, order)
+            if model is before or len(self.layers) == 1:
+                break
+        return model
+
+    def _apart(self, model: Tensor) -> float:
+        """The distance of all that is compared; what lies in two layers counts twice."""
+        parts = [(model[places] - self.centre[places]).double().norm() for places in self.units]
+        return float(torch.stack(parts).norm())
 
 
-def match_until_stable(layers: list[HiddenLayer], model: Tensor, centre: Tensor) -> Tensor:
-    """A model [d] matched layer by layer, again and again."""
-    for _ in range(PASSES):
-        stable = True
-        for layer in layers:
-            order = best_order(torch.cat([layer.own, layer.outgoing], 1), model, centre)
-            if not torch.equal(order, torch.arange(len(order))):
-                model, stable = layer.reorder(model, order), False
-        if stable or len(layers) == 1:
-            break
-    return model
+def half_gaps(units: Tensor) -> Tensor:
+    """Half the distance of each of units [h, p] to the nearest other one, [h]."""
+    products = units.double() @ units.double().T
+    squares = products.diagonal()
+    apart = (squares[:, None] + squares - 2 * products).clamp_min(0).fill_diagonal_(torch.inf)
+    return apart.amin(1).sqrt() / 2
 
 
-def best_order(places: Tensor, model: Tensor, centre: Tensor) -> Tensor:
-    """Which unit [h] of a model stands for each unit of a centre, by numbers at `places` [h, p].
+def best_order(units: Tensor, theirs: Tensor) -> Tensor:
+    """Which of units [h, p] stands for each of another model's units [h, p], as places [h].
 
     The sum of the squared distances of units that stand for each other is least.
     """
-    likeness = centre[places].double() @ model[places].double().T  # lengths do not matter
-    squares = model[places].double().square().sum(1)
-    best = (2 * likeness - squares).argmax(1)
-    if len(best.unique()) == len(best):  # each unit has its own nearest one: no conflict to solve
-        return best
+    likeness = theirs.double() @ units.double().T
+    nearest = (2 * likeness - units.double().square().sum(1)).argmax(1)
+    if len(nearest.unique()) == len(nearest):  # each has its own nearest one: no conflict to solve
+        return nearest
     return torch.from_numpy(linear_sum_assignment(likeness.numpy(), maximize=True)[1])

@@ -282,8 +282,8 @@ def test_a_chunk_is_put_together_once_for_all_copies():
     one, two = shared.train(), shared.train()
     ids = torch.tensor([0, 2])  # not neighbours, so that the rows are a copy
     first = one.cohort(ids, 0, (0,))
-    assert two.cohort(ids, 0, (0,))._rows.x is first._rows.x
-    assert two.cohort(torch.tensor([0, 1]), 0, (0,))._rows.x is not first._rows.x
+    assert two.cohort(ids, 0, (0,))._on.rows.x is first._on.rows.x
+    assert two.cohort(torch.tensor([0, 1]), 0, (0,))._on.rows.x is not first._on.rows.x
     assert one.cohort(ids, 0, (0,)).size.tolist() == [1, 3]
     assert [c.tolist() for c in one.chunks(ids)] == [[0, 2]]
     assert [c.tolist() for c in two.chunks(torch.tensor([1]))] == [[1]]
@@ -322,4 +322,4 @@ def test_of_samples_beside_the_training_ones_nothing_is_kept(monkeypatch):
         assert [len(chosen), len(descended)] == [2, 2]
         assert [ids is not None for _, ids in chosen] == [known] * 2
         assert [descent.ids is not None for _, _, descent in descended] == [known] * 2
-    assert tested[0].cohort(torch.arange(2), 0, (0,))._rows.x.equal(test.rows(torch.arange(2)).x)
+    assert tested[0].cohort(torch.arange(2), 0, (0,))._on.rows.x.equal(test.rows(torch.arange(2)).x)

@@ -280,9 +280,9 @@ def test_copies_in_lockstep_get_what_they_get_alone():
 
 def fresh(work):
     """The same clients on the same rows, their randomness at its beginning."""
-    rows = work._rows
+    rows = work._on.rows
     return type(work)(
-        work._ids, rows, work.task, work._kernel, work._memory, round=0, address=work._address
+        work._on.ids, rows, work.task, work._kernel, work._memory, round=0, address=work._address
     )
 
 

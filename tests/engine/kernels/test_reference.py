@@ -72,13 +72,13 @@ def test_a_network_that_works_in_place_does_not_change_the_data():
     module = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(3, 2)).double()
     task = Classification(module)
     work = cohort(task, PerClientKernel, [5], 3, 2, seed=0)
-    before = work._rows.x.clone()
+    before = work._on.rows.x.clone()
     model = torch.zeros(1, task.layout.size).double()
     work.loss(model)
     work.descend(model, lr=0.1, steps=2)
     work.score(model)
     task.probe(before[0])
-    assert torch.equal(before, work._rows.x)
+    assert torch.equal(before, work._on.rows.x)
 
 
 def test_batch_normalisation_of_one_sample_is_told_in_a_sentence():

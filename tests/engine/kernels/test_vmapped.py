@@ -178,7 +178,7 @@ def test_unusual_networks_are_done_at_once(task):
     one, two = (
         cohort(task, kernel, [5, 3, 2], 4, 2, 0) for kernel in (PerClientKernel, VmappedKernel)
     )
-    before = two._rows.x.clone()
+    before = two._on.rows.x.clone()
     start = torch.randn(3, task.layout.size, generator=torch.Generator().manual_seed(0)).double()
     torch.testing.assert_close(one.loss(start), two.loss(start))
     work = {"lr": 0.1, "epochs": 2, "batch": 2}
@@ -186,12 +186,12 @@ def test_unusual_networks_are_done_at_once(task):
     torch.testing.assert_close(one.gradient(start), two.gradient(start))
     torch.testing.assert_close(one.score(start), two.score(start))
     assert two._kernel._exact
-    assert torch.equal(two._rows.x, before), "the data changed"
+    assert torch.equal(two._on.rows.x, before), "the data changed"
 
 
 def test_a_network_that_crops_at_random_goes_one_by_one():
     task = Classification(CifarCnn().module((32, 32, 3), 10))
-    rows = cohort(Classification(nn.Linear(4, 2)), PerClientKernel, [2], 32 * 32 * 3, 2, 0)._rows
+    rows = cohort(Classification(nn.Linear(4, 2)), PerClientKernel, [2], 32 * 32 * 3, 2, 0)._on.rows
     images = rows._replace(x=rows.x.float().view(1, 2, 32, 32, 3))
     assert not VmappedKernel(task).is_exact_for(images)
 
