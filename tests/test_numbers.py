@@ -1,6 +1,6 @@
 """The accuracies that the pages of the algorithms give are those that their commands print.
 
-`make numbers` runs all of these commands, in some 11 minutes; the gate only reads the pages.
+`make numbers` runs all of these commands; the gate only reads the pages.
 """
 
 import json
