@@ -29,12 +29,14 @@ from coterie.algorithms.ifca import State
 from coterie.core.kernel import Descent, Kernel
 from coterie.core.rows import Rows
 from coterie.data.federation import Federation, Samples
+from coterie.engine.kernels.large_products import tune_products
 from coterie.engine.malloc import tune_malloc
 from coterie.engine.simulator import Simulator
 from coterie.networks import mlp
 from coterie.report.text_tables import markdown_table
 
 tune_malloc()  # as the command line does
+tune_products()
 
 
 LR, STEPS, CLASSES, BATCH = 0.1, 10, 10, 10

@@ -115,6 +115,7 @@ LIBRARIES_OWN = {
     "_forward_pre_hooks",
     "_make_wrapper_subclass",
     "_pytree",
+    "_linear_pointwise",  # oneDNN's product
     "_exit",  # of os, documented
 }
 

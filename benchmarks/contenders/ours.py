@@ -9,11 +9,13 @@ from coterie import Classification, FedAvg
 from coterie.algorithms.fedavg import State
 from coterie.core.cohort import Cohort
 from coterie.data.federation import Samples
+from coterie.engine.kernels.large_products import tune_products
 from coterie.engine.malloc import tune_malloc
 from coterie.engine.simulator import Simulator
 from coterie.networks import mlp
 
 tune_malloc()  # as the command line does
+tune_products()
 
 
 given = work.load()

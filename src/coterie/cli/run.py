@@ -35,6 +35,7 @@ def add_run(commands: Any) -> None:
 
 def run_command(options: argparse.Namespace) -> int:
     from coterie.cli.progress_bar import RunProgressBar, outcome_text
+    from coterie.engine.kernels.large_products import tune_products
     from coterie.engine.malloc import tune_malloc
     from coterie.experiment.folder import Record
     from coterie.experiment.run import Run
@@ -42,6 +43,7 @@ def run_command(options: argparse.Namespace) -> int:
     from coterie.files import to_json
 
     tune_malloc()
+    tune_products()
     plan, path, config = find_plan(options)
     run = plan.run(config)
     if options.shards is not None or options.ray:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from coterie.engine.kernels.large_products import product
+
 # From so many multiplications on a client's product is done by itself.
 CALL_WORK = 7 * 2**20
 
@@ -33,7 +35,7 @@ def selected_outputs(
         for j in index.unique().tolist():
             here = torch.nonzero(index == j).flatten()
             samples = select_clients(x, here) if clients is None else x[clients[here]]
-            outputs = first[j] @ samples.flatten(0, 1).T
+            outputs = product(first[j], samples.flatten(0, 1).T)
             out[here] = outputs.view(-1, len(here), x.shape[1]).transpose(0, 1)
     if bias is not None:
         out += bias[index][:, :, None]

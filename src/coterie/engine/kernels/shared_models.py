@@ -9,6 +9,7 @@ from torch import Tensor
 
 from coterie.core.rows import Rows, nan_to_inf
 from coterie.engine.kernels.blocks import SHARED_OUTPUT_BYTES
+from coterie.engine.kernels.large_products import product
 from coterie.engine.kernels.linear_layers import LinearLayers
 from coterie.engine.kernels.matmul import selected_outputs
 from coterie.tensors.devices import working_bytes
@@ -41,7 +42,7 @@ def shared_sample_losses(
     block = max(1, allowed // (k * h * n * models.element_size()))
     for here, some in rows.client_blocks(block):
         samples, y = some.x.flatten(0, 1).flatten(1), some.y.flatten(0, 1)
-        z = (first.flatten(0, 1) @ samples.T).view(k, h, len(samples))
+        z = product(first.flatten(0, 1), samples.T).view(k, h, len(samples))
         if bias is not None:
             z += bias[:, :, None]
         output = network.upper_outputs(z, upper).mT  # [k, b n, c]
