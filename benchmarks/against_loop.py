@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import alone
@@ -217,6 +218,7 @@ def table(options: argparse.Namespace) -> str:
         for m, n in ([IMAGES] if build is of_images else SIZES)
     ]
     found: dict[tuple[str, int, int], list[Start]] = {line: [] for line in work}
+    before: dict[tuple[str, int, int], list[Start]] = {line: [] for line in work}
     for start in range(starts):  # in turns, as the peers
         for name, m, n in work:
             print(f"{name}, {m} x {n}, start {start + 1} ...", file=sys.stderr, flush=True)
@@ -224,6 +226,10 @@ def table(options: argparse.Namespace) -> str:
             turns = 1 if options.quick else turns
             words = [name, m, n, turns, options.threads]
             found[name, m, n].append(Start(*alone.answer(__file__, words, options)))
+            if options.against:
+                script = str(options.against / "benchmarks" / Path(__file__).name)
+                python = alone.other_python(options.against)
+                before[name, m, n].append(Start(*alone.answer(script, words, options, python)))
     rows = [
         [
             name,
@@ -234,16 +240,28 @@ def table(options: argparse.Namespace) -> str:
             ", ".join(f"{one.ratio:.1f}" for one in every),
             f"{max(one.loop_off for one in every):.0e}",
             f"{max(one.ours_off for one in every):.0e}",
+            *([against_before(every, before[name, m, n])] if options.against else []),
         ]
         for (name, m, n), every in found.items()
     ]
     head = ["method", "clients x samples", "plain loop, s", "coterie, s", "ratio", "of each start"]
     head += ["the loop is off by", "coterie is off by"]
+    head += ["the other checkout, s (coterie's, times that)"] if options.against else []
     title = (
         f"Against the plain loop, in one process that is started {starts} times, {STEPS} steps on "
         "all samples unless it says otherwise, medians; off from double precision"
     )
     return f"{title}:\n\n{markdown_table(head, rows)}"
+
+
+def against_before(every: list[Start], before: list[Start]) -> str:
+    """The seconds of another checkout, and how many times those are coterie's: start by start."""
+    ratios = [
+        statistics.median(a.ours) / statistics.median(b.ours)
+        for a, b in zip(every, before, strict=True)
+    ]
+    seconds = statistics.median(t for one in before for t in one.ours)
+    return f"{seconds:.2f} ({statistics.median(ratios):.2f})"
 
 
 if __name__ == "__main__":

@@ -5,6 +5,10 @@
 n clients train k flows each. Both make their sets by the same models of the last cluster round,
 take the same mini-batches of them and average; they take turns in one process, and what they end
 with is compared. The number of threads is PyTorch's own, OMP_NUM_THREADS.
+
+Of RealNVP the operations of its products are counted, which both make: forwards for the sets of
+all samples, and for each step forwards, backwards by weights and backwards by what layers see.
+What a product of large matrices takes for as many is the least that either could take.
 """
 
 from __future__ import annotations
@@ -21,10 +25,14 @@ from torch import Tensor, nn
 from coterie import UIFCA, Density, Federation
 from coterie.core.algorithm import Start
 from coterie.engine.kernels.vmapped import VmappedKernel
+from coterie.engine.malloc import tune_malloc
 from coterie.engine.simulator import Simulator
 from coterie.networks.flows import LinearFlow, RealNvp
 from coterie.report.text_tables import markdown_table
 
+tune_malloc()  # as the command line does
+
+SIZE = 2048  # of the matrices whose product is the yardstick
 FIRST, STEPS = 4, 20  # rounds before the one that is timed, gradient steps of a set in a round
 
 
@@ -66,11 +74,16 @@ def main() -> None:
     turns = 1 if options.quick else options.turns
     rows = [[name, *compare(work, turns)] for name, work in WORKS.items()]
     print(f"{torch.get_num_threads()} threads, {STEPS} steps in a round")
-    print(markdown_table(["flows", "plain loop, s", "coterie, s", "ratio", "difference"], rows))
+    head = ["flows", "plain loop, s", "coterie, s", "ratio", "difference"]
+    print(markdown_table([*head, "GFLOP", "as one product, s"], rows))
 
 
 def compare(work: Work, turns: int) -> list[str]:
-    """Seconds per round of the loop and of coterie, medians; their ratio; their difference."""
+    """Seconds per round of the loop and of coterie, medians; their ratio; their difference.
+
+    Then the operations of a round, and what the product of large matrices takes for as many; empty
+    where they are not counted.
+    """
     generator = torch.Generator().manual_seed(0)
     k, shape = work.number, (work.number, work.samples)
     centre = torch.randn(k, work.features, generator=generator)
@@ -98,18 +111,34 @@ def compare(work: Work, turns: int) -> list[str]:
     (descent,) = descents
     networks = [module_of(task, model) for model in state.models[0]]
     judges = [module_of(task, model) for model in state.judges[0]]
-    ours, theirs = [], []
+    ours, theirs, products = [], [], []
+    a, b = torch.rand(SIZE, SIZE), torch.rand(SIZE, SIZE)
     for _ in range(turns):
+        began = time.perf_counter()
+        a @ b
+        products.append(time.perf_counter() - began)
         began = time.perf_counter()
         algorithm.round(state, clients.at("round", FIRST))
         ours.append(time.perf_counter() - began)
         began = time.perf_counter()
         states = plain_round(networks, judges, list(x), descent.batches, algorithm.lr)
         theirs.append(time.perf_counter() - began)
-    found = torch.stack([task.layout.flatten(module_with(networks[0], each)) for each in states])
-    difference = float((found - expected).abs().max() / expected.abs().max())
+    ends = torch.stack([task.layout.flatten(module_with(networks[0], each)) for each in states])
+    difference = float((ends - expected).abs().max() / expected.abs().max())
     loop, coterie = statistics.median(theirs), statistics.median(ours)
-    return [f"{loop:.3f}", f"{coterie:.3f}", f"{loop / coterie:.1f}", f"{difference:.0e}"]
+    found = [f"{loop:.3f}", f"{coterie:.3f}", f"{loop / coterie:.1f}", f"{difference:.0e}"]
+    if not isinstance(work.network, RealNvp):
+        return [*found, "", ""]
+    count = product_operations(task, work, sum(len(each) for each in descent.batches))
+    least = count / (2 * SIZE**3) * statistics.median(products)
+    return [*found, f"{count / 1e9:.1f}", f"{least:.3f}"]
+
+
+def product_operations(task: Density, work: Work, steps: int) -> int:
+    """Those of the matrix products of a round: all samples under all models, and the steps."""
+    weights = sum(p.numel() for p in task.module.parameters() if p.dim() == 2)
+    forwards = 2 * weights * work.number * work.samples * work.number
+    return forwards + 3 * 2 * weights * work.batch * steps
 
 
 def plain_round(

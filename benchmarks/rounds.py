@@ -1,10 +1,11 @@
 """`make bench`: every contender in one go on the same data, and a table of ratios.
 
-    python benchmarks/rounds.py [--quick] [--threads N] [--only PART] [--write]
+    python benchmarks/rounds.py [--quick] [--threads N] [--only PART] [--write] [--against CHECKOUT]
 
 Contenders of other libraries run in environments of their own (`benchmarks/.venv/NAME`), one after
 another and alone, on as many cores as there are threads. `--write` puts the tables into
-`benchmarks/README.md`.
+`benchmarks/README.md`. `--against` names another checkout of coterie, in which `make` has made the
+environment: peers and the plain loop are then measured with both, in turns.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import against_loop
+import alone
 import numpy as np
 import scaling
 import speed
@@ -42,6 +44,7 @@ class Contender(NamedTuple):
     name: str
     script: str
     environment: str = ""  # empty: that of coterie
+    checkout: Path | None = None  # of coterie, if it is not this one
 
 
 CONTENDERS = [
@@ -51,6 +54,7 @@ CONTENDERS = [
     Contender("fedjax", "fed_jax", "fedjax"),
     Contender("Flower simulation", "flower", "flower"),
 ]
+OTHER = Contender("coterie, the other checkout", "ours")
 
 
 class Outcome(NamedTuple):
@@ -66,7 +70,8 @@ def peers(options: argparse.Namespace) -> str:
     clients, samples = (20, 50) if options.quick else (100, 200)
     rounds, turns = (3, 1) if options.quick else (options.repeats + 1, options.turns)
     given = work.drawn(clients, samples, SHAPE, rounds=rounds, threads=options.threads)
-    found: dict[str, list[Outcome | str]] = {contender.name: [] for contender in CONTENDERS}
+    contenders = CONTENDERS + [OTHER._replace(checkout=options.against)] * bool(options.against)
+    found: dict[str, list[Outcome | str]] = {contender.name: [] for contender in contenders}
     with tempfile.TemporaryDirectory() as folder:
         task = os.path.join(folder, "work.npz")
         work.store(task, given)
@@ -75,7 +80,7 @@ def peers(options: argparse.Namespace) -> str:
         assert isinstance(reference, Outcome), reference
         # In turns, so that nobody has the minutes to himself in which the machine is quiet.
         for turn in range(turns):
-            for contender in CONTENDERS:
+            for contender in contenders:
                 print(f"{contender.name}, turn {turn + 1} ...", file=sys.stderr, flush=True)
                 found[contender.name].append(handed_in(contender, task, options))
     title = (
@@ -129,8 +134,10 @@ def handed_in(
     contender: Contender, task: str, options: argparse.Namespace, *words: str
 ) -> Outcome | str:
     """What a contender handed in, or why there is nothing."""
-    python = sys.executable
-    if contender.environment:
+    python, here = sys.executable, HERE
+    if contender.checkout:
+        python, here = alone.other_python(contender.checkout), contender.checkout / "benchmarks"
+    elif contender.environment:
         python = str(HERE / ".venv" / contender.environment / "bin" / "python")
         if not os.path.exists(python):
             return "not installed"
@@ -138,7 +145,7 @@ def handed_in(
         answer = os.path.join(folder, "answer.npz")
         try:
             done = subprocess.run(
-                [python, str(HERE / "contenders" / f"{contender.script}.py"), task, answer, *words],
+                [python, str(here / "contenders" / f"{contender.script}.py"), task, answer, *words],
                 env=environment(options.threads),
                 cwd=folder,
                 capture_output=True,
@@ -183,11 +190,16 @@ def main() -> None:
     parser.add_argument("--timeout", type=count, default=300, help="seconds a contender may take")
     parser.add_argument("--quick", action="store_true", help="small sizes: does everything work?")
     parser.add_argument("--only", choices=PARTS, action="append", help="some of the tables")
+    parser.add_argument("--against", type=Path, help="another checkout of coterie, with its .venv")
     parser.add_argument("--write", action="store_true", help="put the tables into README.md")
     options = parser.parse_args()
     # Libraries that choose their own number of threads count the cores they may use.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.threads])
     options.environment = environment(options.threads)
+    if options.against:
+        options.against = options.against.resolve()
+        if not Path(alone.other_python(options.against)).exists():
+            parser.error(f"there is no environment in {options.against}: `make demo` makes it")
     parts = options.only or list(PARTS)
     if "loop" in parts:
         try:  # before all else, not in the middle of it

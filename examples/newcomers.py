@@ -53,6 +53,7 @@ def members_and_newcomers(seed: int) -> tuple[Federation, Federation, Task]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=50)
+    parser.add_argument("--finetune-lr", type=float, default=0.0, help="0: that of the training")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--finetune-for", default="outliers", choices=["all", "outliers"])
     given = parser.parse_args()
@@ -67,6 +68,7 @@ def main() -> None:
             evaluate=60,
             seed=seed,
             finetune=given.epochs,
+            finetune_lr=given.finetune_lr,
             finetune_for=given.finetune_for,
         )
         found = run.personalise(newcomers)

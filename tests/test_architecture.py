@@ -13,17 +13,18 @@ SOURCE = Path(coterie.__file__).parent
 LAYERS = {
     "version": set(),
     "files": set(),
+    "shelves": set(),
     "tensors": set(),
     "core": {"tensors"},
     "vectors": {"core", "tensors"},
     "starts": {"core", "vectors"},
-    "networks": {"core"},
+    "networks": {"core", "tensors"},
     "data": {"core", "tensors", "files"},
-    "tasks": {"core", "networks", "data"},
+    "tasks": {"core", "networks", "data", "tensors"},
     "algorithms": {"core", "vectors", "starts", "data", "tasks"},
     "channel": {"core", "vectors", "tensors"},
     "engine": {"core", "tensors", "data", "channel"},
-    "registry": {"core", "algorithms", "data", "networks"},
+    "registry": {"core", "networks", "shelves"},
     "evaluation": {"core", "vectors", "tensors", "data", "engine"},
     "report": {"core", "data", "evaluation", "files"},
 }
@@ -36,8 +37,9 @@ LAYERS["checks"] = {*LAYERS} - {"flower", "deploy"}
 LAYERS["extend"] = {"core", "vectors", "starts", "algorithms", "data", "tasks", "checks"}
 LAYERS["cli"] = {*LAYERS}
 
-# Names that several modules may define: the parts of every algorithm, and entry points.
-SHARED_NAMES = {"State", "Upload", "main"}
+# Names that several modules may define: the parts of every algorithm, entry points, and how a
+# module finds names that it imports late.
+SHARED_NAMES = {"State", "Upload", "main", "__getattr__"}
 
 
 def layer_of(module):

@@ -29,7 +29,7 @@ from coterie import (
     PerFedAvg,
 )
 from coterie.checks import CHECKS, applies
-from coterie.registry import ALGORITHMS
+from coterie.shelves import ALGORITHMS
 
 CASES = {
     "ifca": IFCA(k=2),

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from coterie.registry import ALGORITHMS
+from coterie.experiment.recipes import find_recipe
+from coterie.shelves import ALGORITHMS
 
 DOCS = Path(__file__).parent.parent / "docs"
 HEADINGS = [
@@ -27,7 +28,7 @@ HEADINGS = [
 def test_an_algorithm_has_a_page_with_the_same_headings_as_the_others(name):
     text = (DOCS / f"{name}.md").read_text()
     assert [line[3:] for line in text.splitlines() if line.startswith("## ")] == HEADINGS
-    assert f"](../src/coterie/algorithms/{name.replace('-', '_')}.py)" in text
+    assert f"](../src/coterie/algorithms/{ALGORITHMS[name].__module__.split('.')[-1]}.py)" in text
 
 
 def test_links_between_files_lead_somewhere():
@@ -35,6 +36,21 @@ def test_links_between_files_lead_somewhere():
     for page in [root / "README.md", root / "CONTRIBUTING.md", *DOCS.glob("*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+TABLE = re.compile(r"<!-- table (\d+) of (\S+), (quick|full) -->\n\n((?:\|.*\n)+)")
+TABLES = [
+    pytest.param(*found, id=f"{page.stem}-{found[1]}-{found[0]}")
+    for page in sorted(DOCS.glob("*.md"))
+    for found in TABLE.findall(page.read_text())
+]
+
+
+@pytest.mark.parametrize(("number", "name", "mode", "table"), TABLES)
+def test_a_table_of_a_recipe_is_what_was_measured(number, name, mode, table):
+    """As `coterie reproduce NAME --stored` prints it."""
+    stored = find_recipe(name).tables(mode)[int(number) - 1]
+    assert table.strip() == stored[stored.index("|") :]
 
 
 COTERIE = [

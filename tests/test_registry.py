@@ -14,17 +14,8 @@ from coterie.cli.describe import list_names
 from coterie.core import seeds
 from coterie.core.errors import SettingError
 from coterie.experiment.settings import RunSettings, settings_of
-from coterie.registry import (
-    ALGORITHMS,
-    FEDERATIONS,
-    NETWORKS,
-    SHELVES,
-    algorithm_name,
-    full_name,
-    resolve,
-    resolve_any,
-    suggestions,
-)
+from coterie.registry import algorithm_name, full_name, resolve, resolve_any, suggestions
+from coterie.shelves import ALGORITHMS, FEDERATIONS, NETWORKS, SHELVES
 from coterie.tasks.defaults import default_task
 from tests.own import OwnFiles, write_all
 

@@ -147,13 +147,37 @@ def test_greedy_keeps_the_models_by_which_most_clients_gain():
     assert started("greedy", [1, 1, 1, -4, 90], draws=[0], start_rounds=1) == [0.5, -2.0]
 
 
-def test_greedy_finds_all_clusters_without_attack():
+def test_models_are_the_centres_of_what_clients_make_of_one_model():
+    # From 0 half the way to each client in every round: after two rounds 3/4 of it. The client at
+    # 90 is an outlier; the others are in two clusters.
+    targets = [1, 1.2, 1.1, 1.3, -4, -4.2, -4.1, -4.3, 90]
+    for kind in (IFCA, HypCluster):
+        policy = kind(k=2, lr=0.25, steps=1, start="models", start_rounds=2)
+        start = start_of(simulator(targets, draws=[0]))
+        models = policy.init(start).models.flatten().sort().values
+        assert models.tolist() == pytest.approx([-4.15 * 0.75, 1.15 * 0.75])
+        assert start.teachers == list(range(8))
+
+
+@pytest.mark.parametrize("policy", ["greedy", "models"])
+def test_all_clusters_are_found_without_attack(policy):
     federation, task = coterie.load("rotated-digits", clients=40, hidden=20, seed=0)
     for seed in range(3):
-        ifca = IFCA(k=4, start="greedy", lr=0.3)
+        ifca = IFCA(k=4, start=policy, lr=0.3)
         run = coterie.simulate(ifca, federation, task, rounds=1, seed=seed)
-        taught = federation.cluster[run.result["teachers"]]
-        assert sorted(taught.tolist()) == [0, 1, 2, 3]
+        if policy == "greedy":
+            taught = federation.cluster[run.result["teachers"]]
+            assert sorted(taught.tolist()) == [0, 1, 2, 3]
+        assert run.metrics["ari"] == 1.0
+
+
+@pytest.mark.parametrize("share", ["joint", "frozen"])
+def test_models_are_fitted_on_the_trunk_that_clusters_share(share):
+    federation, task = coterie.load("rotated-digits", clients=12, rotations=2, hidden=8)
+    ifca = IFCA(k=2, start="models", share=share, trunk_rounds=1, start_rounds=2)
+    run = coterie.simulate(ifca, federation, task, rounds=1, lost=0.3)
+    assert run.state.models.shape == (2, 8 * 10 + 10)
+    assert bool(run.models.isfinite().all())
 
 
 def test_an_attacker_is_never_a_teacher_under_greedy_and_always_under_farthest():
@@ -195,7 +219,7 @@ def test_auto_is_farthest_unless_clients_may_attack():
 
 
 def test_every_policy_is_offered():
-    named = {"random", "restarts", "reject", "warm", "farthest", "greedy", "near-truth"}
+    named = {"random", "restarts", "reject", "warm", "farthest", "greedy", "models", "near-truth"}
     assert set(starts.POLICIES) == named
 
 

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from coterie.algorithms.ditto import Ditto
     from coterie.algorithms.fedavg import FedAvg
     from coterie.algorithms.feddane import FedDANE
-    from coterie.algorithms.feddist import FedDist
-    from coterie.algorithms.feddws import FedDWS
+    from coterie.algorithms.feddist import FedDist, FedDWS
     from coterie.algorithms.fedprc import FedPRC
     from coterie.algorithms.fedprox import FedProx
     from coterie.algorithms.fedroc import FedRoC
@@ -52,7 +51,7 @@ if TYPE_CHECKING:
 # line can answer and be interrupted at once.
 HOMES = {
     "FedDist": "algorithms.feddist",
-    "FedDWS": "algorithms.feddws",
+    "FedDWS": "algorithms.feddist",
     "FedDANE": "algorithms.feddane",
     "TKM": "algorithms.tkm",
     "FedPRC": "algorithms.fedprc",

@@ -1,4 +1,4 @@
-"""The names of everything that can be run: algorithms, federations and networks."""
+"""What a name means: an algorithm, a federation or a network; built in or somebody else's."""
 
 from __future__ import annotations
 
@@ -8,122 +8,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import reduce
-from importlib.metadata import EntryPoint, entry_points
 from typing import Any, get_type_hints
 
 from torch import nn
 
-from coterie.algorithms.cfl import CFL
-from coterie.algorithms.cluster_gan import ClusterGAN
-from coterie.algorithms.ditto import Ditto
-from coterie.algorithms.fedavg import FedAvg
-from coterie.algorithms.feddane import FedDANE
-from coterie.algorithms.feddist import FedDist
-from coterie.algorithms.feddws import FedDWS
-from coterie.algorithms.fedprc import FedPRC
-from coterie.algorithms.fedprox import FedProx
-from coterie.algorithms.fedroc import FedRoC
-from coterie.algorithms.fedsgd import FedSGD
-from coterie.algorithms.fesem import FeSEM
-from coterie.algorithms.fesem_ma import FeSEMMA
-from coterie.algorithms.fpfc import FPFC
-from coterie.algorithms.fpfc_l1 import FPFCL1
-from coterie.algorithms.hypcluster import HypCluster
-from coterie.algorithms.ifca import IFCA
-from coterie.algorithms.k_fed import KFed
-from coterie.algorithms.local import Local
-from coterie.algorithms.one_shot import OneShot
-from coterie.algorithms.oracle import Oracle
-from coterie.algorithms.per_fedavg import PerFedAvg
-from coterie.algorithms.tkm import TKM
-from coterie.algorithms.uifca import UIFCA
 from coterie.core.errors import SettingError, did_you_mean
 from coterie.core.function_settings import settings_of_function
 from coterie.core.imports import load_object
 from coterie.core.settings import check_setting_type
-from coterie.data.federations import (
-    by_person,
-    label_swap,
-    leaf_generator,
-    linear_mixture,
-    mnist_clusters,
-    partitioned,
-    representations,
-    rotated,
-    sample_clusters,
-    synthetic,
-)
-from coterie.data.tables.table import Table
-from coterie.networks import CelebaCnn, CifarCnn, FemnistCnn, Gan, Linear, LinearFlow, Mlp, RealNvp
 from coterie.networks.given import settings_of_module
-
-ALGORITHMS: dict[str, type[Any]] = {
-    "ifca": IFCA,
-    "fpfc": FPFC,
-    "fpfc-l1": FPFCL1,
-    "hypcluster": HypCluster,
-    "fesem": FeSEM,
-    "fesem-ma": FeSEMMA,
-    "fedprc": FedPRC,
-    "fedroc": FedRoC,
-    "tkm": TKM,
-    "one-shot": OneShot,
-    "cfl": CFL,
-    "k-fed": KFed,
-    "uifca": UIFCA,
-    "cluster-gan": ClusterGAN,
-    "fedavg": FedAvg,
-    "fedsgd": FedSGD,
-    "fedprox": FedProx,
-    "feddane": FedDANE,
-    "feddist": FedDist,
-    "feddws": FedDWS,
-    "local": Local,
-    "ditto": Ditto,
-    "per-fedavg": PerFedAvg,
-    "oracle": Oracle,
-}
-
-FEDERATIONS: dict[str, type[Any]] = {
-    "rotated-digits": rotated.RotatedDigits,
-    "rotated-mnist": rotated.RotatedMnist,
-    "rotated-fashion": rotated.RotatedFashion,
-    "rotated-cifar": rotated.RotatedCifar,
-    "label-swap-mnist": label_swap.LabelSwapMnist,
-    "label-swap-fashion": label_swap.LabelSwapFashion,
-    "mnist-writers": by_person.MnistWriters,
-    "femnist": by_person.Femnist,
-    "celeba": by_person.Celeba,
-    "linear-mixture": linear_mixture.LinearMixture,
-    "fpfc-synthetic": synthetic.FpfcSynthetic,
-    "leaf-synthetic": synthetic.LeafSynthetic,
-    "leaf-generator": leaf_generator.LeafGenerator,
-    "gaussian-clusters": sample_clusters.GaussianClusters,
-    "subspace-clusters": sample_clusters.SubspaceClusters,
-    "mnist-digits": mnist_clusters.MnistDigits,
-    "mnist-digit-rotations": mnist_clusters.MnistDigitRotations,
-    "mnist-representations": representations.MnistRepresentations,
-    "digits": partitioned.Digits,
-    "mnist": partitioned.Mnist,
-    "fashion-mnist": partitioned.FashionMnist,
-    "cifar10": partitioned.Cifar10,
-    "table": Table,
-}
-
-NETWORKS: dict[str, type[Any]] = {
-    "linear": Linear,
-    "mlp": Mlp,
-    "cnn": FemnistCnn,
-    "cifar-cnn": CifarCnn,
-    "celeba-cnn": CelebaCnn,
-    "linear-flow": LinearFlow,
-    "realnvp": RealNvp,
-    "gan": Gan,
-}
-
-SHELVES = {"algorithm": ALGORITHMS, "federation": FEDERATIONS, "network": NETWORKS}
-ENTRY_POINTS = {kind: f"coterie.{kind}s" for kind in SHELVES}  # groups of packages' metadata
-DEFAULT_NETWORK = "mlp"  # where a federation suggests none
+from coterie.shelves import DEFAULT_NETWORK, SHELVES, entry_points_of
 
 
 def resolve(kind: str, name: str) -> type[Any]:
@@ -162,6 +56,7 @@ def full_name(kind: str, name: str) -> str:
 def algorithm_name(algorithm: object) -> str:
     """The name of an algorithm on the command line, or `package.module:name` of its class.
 
+    >>> from coterie.algorithms.k_fed import KFed
     >>> algorithm_name(KFed())
     'k-fed'
     """
@@ -171,9 +66,8 @@ def algorithm_name(algorithm: object) -> str:
 
 def home_name(kind: str, found: Any, path: str) -> str:
     """The name of what was found at a path; the path itself if it has no other home."""
-    for name, owner in SHELVES[kind].items():
-        if owner is found:
-            return name
+    if (built_in := SHELVES[kind].name_of(found)) is not None:
+        return built_in
     home = f"{getattr(found, '__module__', '')}:{getattr(found, '__qualname__', '')}"
     module = sys.modules.get(home.partition(":")[0])
     with suppress(AttributeError):
@@ -197,15 +91,6 @@ def object_path(kind: str, name: str) -> str:
         every = f" ({kind}s: {', '.join(known)}; one of your own: package.module:name)"
         raise SettingError(f"no {kind} is named {name}{near or every}")
     return found[0].value.partition("[")[0].replace(" ", "")
-
-
-def entry_points_of(kind: str) -> dict[str, list[EntryPoint]]:
-    """The names that installed packages offer; a built-in name stays what it is."""
-    offers: dict[str, list[EntryPoint]] = {}
-    for point in entry_points(group=ENTRY_POINTS[kind]):
-        if point.name not in SHELVES[kind]:
-            offers.setdefault(point.name, []).append(point)
-    return dict(sorted(offers.items()))
 
 
 def resolve_any(name: str) -> tuple[str, type[Any]]:

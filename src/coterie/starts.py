@@ -19,12 +19,16 @@ from coterie.core import seeds
 from coterie.core.algorithm import Start
 from coterie.core.clients import Clients
 from coterie.core.errors import CoterieError, CoterieWarning, DataError, SettingError
-from coterie.core.settings import setting
-from coterie.core.validate import one_of
+from coterie.core.settings import Settings, setting
+from coterie.core.validate import at_least, one_of
+from coterie.vectors.kmeans import kmeans
+from coterie.vectors.outlier_factor import outlier_factors
 
 # Clients asked per cluster when models are judged, also where fewer take part in a round.
 PANEL = 25
 TEACHERS = 16  # clients of which `greedy` chooses those whose models are kept
+OUTLIER = 1.5  # local outlier factor above which `models` leaves a client out
+CLUSTERINGS = 20  # of which `models` takes the tightest
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,8 @@ class Trial:
     losses: Callable[[Tensor, Clients], tuple[Tensor, Tensor]]  # [j, p] -> ids [a], losses [a, j]
     advance: Callable[[Tensor, Clients], Tensor]  # [j, p] -> [j, p], after a round of the algorithm
     teach: Callable[[Tensor, Clients], Tensor]  # [1, p] -> [1, p], after local training of a client
+    # [p], rounds -> ids [a], k at least, and what each makes of the model by itself, [a, p]
+    fits: Callable[[Tensor, int, Clients], tuple[Tensor, Tensor]]
     distance: float = 0.25  # from the truth, in separations, where a policy begins near it
 
     def panel(self) -> Clients:
@@ -49,15 +55,6 @@ class Trial:
         if len(ids) == 0:
             raise CoterieError("no client answered during the start, so no model could be judged")
         return ids, losses
-
-
-def start_setting() -> Any:
-    """The setting by which a method chooses a start policy."""
-    return setting(
-        "auto",
-        "start policy; auto: farthest, or greedy with attack=, aggregate= or screen=",
-        one_of("auto", *POLICIES),
-    )
 
 
 def settled_start(algorithm: Any, wary: bool) -> Any:
@@ -198,6 +195,23 @@ def keep_most_helpful(trial: Trial, tries: int, rounds: int) -> Tensor:
     return torch.cat([taught[j] for j in kept])
 
 
+def cluster_client_models(trial: Trial, tries: int, rounds: int) -> Tensor:
+    """The centres of what the panel makes of one common model, each client by itself.
+
+    Clients whose local outlier factor is above 1.5 are left out first, and the tightest of twenty
+    clusterings is taken. Unlike the other policies it shows the server the models of single
+    clients.
+    """
+    common = trial.draw(1)[0]
+    ids, models = trial.fits(common, rounds, trial.panel())
+    kept = outlier_factors(models - common) <= OUTLIER
+    if int(kept.sum()) < trial.k:  # too few to find clusters by
+        kept = torch.ones_like(kept)
+    trial.start.teachers.extend(ids[kept].tolist())
+    seed = seeds.derive(trial.start.seed, "client models")
+    return kmeans(models[kept], trial.k, seed, tries=CLUSTERINGS).centres
+
+
 def draw_near_truth(trial: Trial, tries: int, rounds: int) -> Tensor:
     """The true parameters, each displaced in a random direction by `distance` separations.
 
@@ -226,5 +240,21 @@ POLICIES = {
     "warm": train_on_random_shares,
     "farthest": follow_worst_served,
     "greedy": keep_most_helpful,
+    "models": cluster_client_models,
     "near-truth": draw_near_truth,
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartSettings(Settings):
+    """Settings of a start policy, which an algorithm that begins with k models takes in."""
+
+    start: str = setting(
+        "auto",
+        "start policy; auto: farthest, or greedy with attack=, aggregate= or screen=",
+        one_of("auto", *POLICIES),
+    )
+    tries: int = setting(10, "draws of k models that restarts and reject may make", at_least(1))
+    start_rounds: int = setting(
+        10, "training rounds before the first, of most policies", at_least(1)
+    )

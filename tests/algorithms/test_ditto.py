@@ -120,6 +120,6 @@ def test_clients_are_scored_with_their_personal_models():
     federation, task = coterie.load("rotated-digits", clients=8)
     run = coterie.simulate(Ditto(), federation, task, rounds=5)
     assert run.models.shape == (8, task.layout.size)
-    cohort = run.evaluator.scorer.test.cohort(torch.arange(8), 0, (0,))
+    cohort = run.evaluator.scorer.simulators["test"].cohort(torch.arange(8), 0, (0,))
     scores = task_metrics(task, cohort.score(run.population.memory.rows["personal"]))
     assert run.metrics["accuracy"] == pytest.approx(scores.metrics["accuracy"])

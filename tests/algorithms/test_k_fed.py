@@ -125,7 +125,7 @@ def test_samples_have_the_cluster_of_their_local_centre():
     # The client's centres are 3 and 10, of which 3 is in the cluster of 0. A sample at 6 is
     # nearer to 3 than to 10, so it is there too, though it is nearer to 10 than to 0.
     run = ran(KFed(k=2), places([3, 10], [3, 10], test=[[6], [9]]))
-    cohort = run.evaluator.scorer.test.cohort(torch.arange(2), 0, (0,))
+    cohort = run.evaluator.scorer.simulators["test"].cohort(torch.arange(2), 0, (0,))
     chosen = points(0, 10)
     label = run.algorithm.label(cohort, models=chosen, chosen=chosen, seed=run.state.seed)
     assert label.tolist() == [[0], [1]]

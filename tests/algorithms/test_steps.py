@@ -6,7 +6,7 @@ import torch
 from coterie import FPFC, FPFCL1, IFCA, FeSEM, HypCluster, OneShot, Oracle
 from coterie.algorithms.steps import ask_losses, held_out_loss, with_newcomers
 from coterie.core.clients import step_name
-from coterie.registry import ALGORITHMS
+from coterie.shelves import ALGORITHMS
 from tests.algorithms.lines import simulator
 
 MODELS = torch.tensor([[1.0], [-1.0]])

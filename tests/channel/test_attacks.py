@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -107,7 +105,7 @@ def test_who_attacks_is_drawn_by_the_seed():
     assert int(drawn.sum()) == 10
     assert torch.equal(drawn, draw_attackers(ten, 40, seed=3))
     assert not torch.equal(drawn, draw_attackers(ten, 40, seed=4))
-    assert draw_attackers(replace(ten, attack="none"), 40, seed=3) is None
+    assert draw_attackers(AttackSettings(), 40, seed=3) is None
 
 
 @pytest.mark.parametrize("share", [2, -1, 0, 1])

@@ -15,7 +15,7 @@ from safetensors import safe_open
 
 from coterie.cli.common import new_folder
 from coterie.cli.main import MISTAKE, main
-from coterie.registry import ALGORITHMS, FEDERATIONS, NETWORKS
+from coterie.shelves import ALGORITHMS, FEDERATIONS, NETWORKS
 
 SMALL = ["ifca", "rotated-digits", "clients=8", "k=2", "rounds=3"]
 
@@ -151,8 +151,14 @@ def test_without_words_it_runs_ifca_on_rotated_digits(tmp_path, monkeypatch, cap
         (["run", "--colour"], "unrecognized arguments: --colour"),
         (["describe", "icfa"], "did you mean `ifca`"),
         (["data", "get", "mnits"], "did you mean `mnist`"),
-        (["fly"], "invalid choice: 'fly'"),
-        ([], "the following arguments are required: COMMAND"),
+        (["rn"], "no command is named rn; did you mean `run`?"),
+        (["fly"], "no command is named fly (commands: run, report, "),
+        (["ifca"], "no command is named ifca; did you mean `coterie run ifca`?"),
+        (["mlp"], "no command is named mlp; did you mean `coterie describe mlp`?"),
+        (["help", "rnu"], "no command is named rnu; did you mean `run`?"),
+        (["run", "ifca", "rotated-digits", "K=3"], "no setting is named K; did you mean `k`?"),
+        (["run", "ifca", "rotated-digits", "n_clusters=3"], "n_clusters; did you mean `k`?"),
+        (["run", "ifca", "rotated-digits", "learning_rate=1"], "learning_rate; did you mean `lr`?"),
     ],
 )
 def test_wrong_input_is_one_sentence_and_exit_code_2(

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.core.names import file_name, short_names
-from coterie.registry import SHELVES
+from coterie.shelves import SHELVES
 
 words = st.text("abAB_.", min_size=1, max_size=4)
 own = st.builds("{}:{}".format, words, words)

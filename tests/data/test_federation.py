@@ -98,3 +98,30 @@ def test_true_clusters_may_have_any_names():
 def test_large_unsigned_labels_are_taken():
     federation = Federation.from_clients([(np.zeros((2, 3)), np.array([0, 1], dtype=np.uint16))])
     assert federation.train.y.dtype == torch.int64
+
+
+def test_a_client_may_have_nothing_in_the_validation_part():
+    clients = [(np.ones((3, 2)), np.array([0, 1, 2])), (np.ones((2, 2)), np.array([0, 5]))]
+    held = [(np.zeros((0, 2)), np.zeros(0)), (np.ones((1, 2)), np.array([1]))]
+    for first in (held[0], None):
+        federation = Federation.from_clients(clients, validation=[first, held[1]])
+        assert federation.validation.sizes.tolist() == [0, 1]
+        assert federation.validation.x.dtype == federation.train.x.dtype
+        assert list(federation.parts) == ["train", "validation"]
+        assert federation.outputs == 6
+    with pytest.raises(DataError, match="2 clients train but 1 have a validation part"):
+        Federation.from_clients(clients, validation=[None])
+    with pytest.raises(DataError, match="2 clients train but 1 have a validation part"):
+        Federation(federation.train, validation=Samples.of(held[1:]))
+    with pytest.raises(DataError, match=r"client 1 must have samples"):
+        Federation.from_clients(clients, validation=[None, (np.ones((2, 2)), np.zeros(1))])
+
+
+def test_a_federation_says_what_it_is_and_prints_no_row_of_anybody():
+    x = torch.arange(12.0).reshape(4, 3) + 71234.5
+    clients = [(x, torch.tensor([0, 1, 2, 0])), (x[:2] + 88, torch.tensor([1, 1]))]
+    federation = Federation.from_clients(clients, test=clients, cluster=[0, 1], name="wards")
+    text = "2 clients, 6 training and 6 test samples, 3 float32, 3 classes, 2 true clusters"
+    assert repr(federation) == f"<Federation wards: {text}>"
+    assert repr(federation.train) == "<Samples: 6 of 2 clients, 3 float32>"
+    assert "712" not in f"{federation} {federation.train}"

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -42,6 +43,36 @@ def test_a_mixture_of_regressions_predicts_the_mean_by_hand():
     task = Regression(nn.Linear(1, 1, bias=False))
     found = served(task, clients, [[1.0], [5.0]], [[0.75, 0.25], [0.0, 1.0]])
     assert found.clients["loss"].tolist() == [4.0, 0.0]
+
+
+def test_a_client_without_validation_samples_is_left_out_by_hand():
+    # Under w = 1 client 0 errs by 2, client 2 by 1 on both of its samples.
+    ones = torch.ones(1, 1)
+    held = [(ones, torch.tensor([3.0])), None, (torch.ones(2, 1), torch.tensor([0.0, 2.0]))]
+    federation = Federation.from_clients([(ones, torch.ones(1))] * 3, validation=held)
+    task = Regression(nn.Linear(1, 1, bias=False))
+    scorer = SimulatedScorer(federation, Simulator(federation.train, task))
+    serving = Serving(torch.ones(1, 1), torch.arange(3), torch.zeros(3, dtype=torch.long))
+    found = scorer.score(serving, "validation")
+    assert found.serving.ids.tolist() == [0, 2]
+    assert found.summary.clients["loss"].tolist() == [4.0, 1.0]
+    assert found.summary.metrics["loss"] == 2.0
+
+
+@pytest.mark.parametrize("algorithm", [coterie.IFCA(k=2), coterie.Local(), FedAvg()], ids=str)
+@pytest.mark.parametrize("protocol", ["train-loss", "test-loss"])
+def test_what_is_held_out_changes_nothing_but_its_own_metrics(algorithm, protocol):
+    data, task = checks.small_federation(), checks.small_task()
+    other = checks.small_federation([4] * len(data)).train
+    settings = {"rounds": 2, "protocol": protocol}
+    plain = coterie.simulate(algorithm, data, task, **settings)
+    held = coterie.simulate(algorithm, replace(data, validation=other), task, **settings)
+    own = {name: value for name, value in held.metrics.items() if "validation_" in name}
+    assert held.metrics == plain.metrics | own
+    # Whatever the protocol, by training data clients have chosen the models for this.
+    serving = held.evaluator.serve(held.state)
+    expected = held.evaluator.scorer.score(serving, "validation").summary.metrics
+    assert own == {f"validation_{name}": value for name, value in expected.items()}
 
 
 def test_a_mixture_of_classifiers_mixes_probabilities_by_hand():

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from coterie.core.errors import SettingError
+from coterie.evaluation.significance import Repeat
 from coterie.experiment.comparison import Comparison, part_names, results_of_jobs
 
 
@@ -44,9 +45,29 @@ def test_results_belong_to_the_jobs_in_their_order(tmp_path):
         {"metrics": {"accuracy": number}} for number in range(len(comparison.jobs(tmp_path)))
     ]
     assert results_of_jobs(comparison, results).metrics["rotated-digits"] == {
-        "ifca": {0: {"accuracy": 0}, 1: {"accuracy": 1}},
-        "local": {0: {"accuracy": 2}, 1: {"accuracy": 3}},
+        "ifca": {Repeat(None, 0): {"accuracy": 0}, Repeat(None, 1): {"accuracy": 1}},
+        "local": {Repeat(None, 0): {"accuracy": 2}, Repeat(None, 1): {"accuracy": 3}},
     }
+
+
+def test_splits_have_runs_and_folders_of_their_own():
+    words = ["ifca", "rotated-digits", "split_seeds=2", "split_seed=3"]
+    jobs = Comparison.parse(words).jobs(Path("here"))
+    assert [job.words[2:] for job in jobs] == [
+        ("split_seed=3", "seed=0"),
+        ("split_seed=4", "seed=0"),
+    ]
+    crossed = Comparison.parse([*words, "seeds=3"]).jobs(Path("here"))
+    assert len({job.folder for job in crossed}) == 6
+    with pytest.raises(SettingError, match="`split_seeds` must be a whole number of at least 1"):
+        Comparison.parse(["ifca", "rotated-digits", "split_seeds=none"])
+
+
+def test_the_metric_that_is_named_decides_and_goes_to_the_runs():
+    comparison = Comparison.parse(["ifca,local", "rotated-digits", "metric=loss", "seeds=1"])
+    assert all("metric=loss" in job.words for job in comparison.jobs(Path("here")))
+    runs = [{"metrics": {"accuracy": 1, "loss": 2}}, {"metrics": {"accuracy": 0, "loss": 1}}]
+    assert results_of_jobs(comparison, runs).best("rotated-digits") == "local"
 
 
 def test_files_of_one_name_have_folders_of_their_own(tmp_path):

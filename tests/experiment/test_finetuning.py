@@ -14,7 +14,7 @@ from coterie.core.algorithm import Info, Serving
 from coterie.core.errors import SettingError
 from coterie.core.settings import Settings
 from coterie.experiment.plan import make_plan
-from coterie.registry import ALGORITHMS
+from coterie.shelves import ALGORITHMS
 from tests.evaluation.fedem import FedEM
 
 SMALL = ["rotated-digits", "clients=8", "hidden=8", "rounds=3"]

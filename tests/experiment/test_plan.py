@@ -1,4 +1,5 @@
 import json
+import re
 
 import pytest
 
@@ -53,6 +54,31 @@ def test_a_network_that_cannot_take_the_samples_is_refused_in_a_sentence(tmp_pat
     error = capsys.readouterr().err
     assert "cannot take samples of shape [8, 8]" in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (
+            "uifca gaussian-clusters network=mlp",
+            "UIFCA can learn with, such as linear-flow, got ml",
+        ),
+        ("cluster-gan gaussian-clusters network=realnvp", "ClusterGAN .* such as gan, got realnvp"),
+    ],
+)
+def test_a_network_that_an_algorithm_cannot_learn_with_is_not_replaced(words, says, capsys):
+    assert main(["run", *words.split(), "samples=8"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.search(f"`network` must be one that {says}", line)
+
+
+def test_who_names_no_network_or_has_none_is_not_asked_for_one():
+    plan = make_plan(["k-fed", "gaussian-clusters", "samples=8", "network=mlp"])
+    plan.prepare(plan.build())
+    plan = make_plan(["uifca", "gaussian-clusters", "samples=8"])
+    before = plan._replace(network_name="mlp", network=Mlp())  # as a folder of before has it
+    assert not plan_again(before.config(), []).asks_for_network
+    before.prepare(before.build())
 
 
 def test_an_algorithm_that_must_know_the_rounds_has_them_of_the_run():

@@ -5,7 +5,9 @@ from coterie.experiment.rates import Rate
 from coterie.experiment.recipe_figures import (
     CurvePanel,
     RecipeNumbers,
+    ScatterPanel,
     read_curves,
+    read_points,
     recipe_panels,
 )
 
@@ -99,3 +101,16 @@ def test_rates_of_one_title_share_a_panel_with_the_slopes_of_the_theory():
     assert (list(fresh.x), list(fresh.y)) == ([1, 4], [4.0, 2.0])
     assert [round(y, 9) for y in theory.y] == [4.0, 2.0]
     assert fresh.hue == theory.hue
+
+
+def test_clients_of_the_first_run_are_points_of_their_cluster(tmp_path):
+    columns = {"a": [0.5, 1.0, None, 2.0], "b": [1.0, 2.0, 3.0, 4.0], "cluster": [1, 0, 0, 1]}
+    (tmp_path / "clients.json").write_text(json.dumps({"clients": columns}))
+    panels = [ScatterPanel("local models", "FeSEM", "a", "b"), ScatterPanel("none", "X", "a", "b")]
+    points = read_points({"FeSEM": [tmp_path, tmp_path / "not looked at"]}, panels)
+    assert points == {"local models": {"0": [(1.0, 2.0)], "1": [(0.5, 1.0), (2.0, 4.0)]}}
+    record = {"seeds": {}, "entries": {}, "points": json.loads(json.dumps(points))}
+    (panel,) = recipe_panels(RecipeNumbers((), (), (), record, panels))
+    assert [each.name for each in panel.series] == ["cluster 0 (1)", "cluster 1 (2)"]
+    assert panel.series[1].y == [1.0, 4.0]
+    assert (panel.x_label, panel.y_label) == ("a", "b")

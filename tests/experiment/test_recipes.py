@@ -31,6 +31,10 @@ def test_every_entry_can_be_run_and_every_name_is_known(recipe):
             assert len({values[rate.x] for values in known if values[rate.x] >= rate.least}) > 1
     for panel in recipe.panels:
         assert set(panel.entries) <= set(names)
+    assert {panel.entry for panel in recipe.scatters} <= set(names)
+    for pivot in recipe.pivots:
+        wanted = {pivot.rows, pivot.columns, *pivot.only}
+        assert any(wanted <= set(entry.values) for entry in recipe.entries)
 
 
 @pytest.mark.parametrize("recipe", ALL, ids=lambda recipe: recipe.name)
@@ -71,8 +75,10 @@ def test_the_list_has_every_table_and_figure_with_its_state():
     report = lines["Figure 3.2", "success on linear mixtures"]
     assert [cell.strip() for cell in report[:2]] == ["ready", "ifca/fig2"]
     assert lines["Figure 1", "overview of IFCA"][0].strip() == "nothing to run"
-    part = lines["Table 3.1", "FeSEM and the baselines on FEMNIST and FedCelebA"]
+    part = lines["Figure 3.3", "accuracy of FeSEM by round and number of clusters"]
     assert part[0].strip() == "in part"
+    parts = lines["Table 3.1", "FeSEM and the baselines on FEMNIST and FedCelebA"]
+    assert parts[0].strip() == "ready"
     shown = "cluster accuracy on MNIST"  # in four parts, which the report has from the paper
     assert lines["Table 3", f"{shown}: rotations, digits, representations"][0].strip() == "ready"
     assert lines["Table 4.3", shown][0].strip() == "ready"
@@ -244,6 +250,70 @@ def test_an_entry_stands_for_one_of_each(tiny):
     run = ("ifca", "linear-mixture", "separation=2")
     assert last.words("full", 1) == [(*run, "samples=70", "seed=1")]
     assert last.words("quick", 1) == [(*run, "samples=7", "seed=1")]
+
+
+LISTS = """
+item = "Figure 0"
+title = "a test"
+paper = "nobody"
+seeds = 2
+minutes = { quick = 1, full = 1 }
+
+[lists]
+method = [{ method = "FedAvg", run = "fedavg" }, { method = "IFCA", run = "ifca" }]
+share = [
+    { share = 0, attack = "none" },
+    { share = 10, attack = "labels attackers=0.1", quick = false },
+]
+
+[[entry]]
+name = "{method}, {share} %"
+run = "{run} rotated-digits attack={attack}"
+quick = "rounds=2"
+each = ["method", "share"]
+
+[[pivot]]
+title = "Accuracy in percent"
+rows = "method"
+columns = "share"
+percent = true
+spread = 0.01
+beside = "ari"
+usual = 1.0
+"""
+
+
+def test_values_of_several_lists_are_combined_and_shown_as_a_table(tiny, capsys):
+    path = tiny / "recipes" / "nobody" / "figure0.toml"
+    path.write_text(LISTS)
+    recipe = recipes.find_recipe("nobody/figure0")
+    names = [entry.name for entry in recipe.entries]
+    assert names == ["FedAvg, 0 %", "FedAvg, 10 %", "IFCA, 0 %", "IFCA, 10 %"]
+    attacked = ("fedavg", "rotated-digits", "attack=labels", "attackers=0.1", "seed=1")
+    assert recipe.entries[1].words("full", 1) == [attacked]
+    quick = [entry.name for entry in recipe.select_entries("quick").values()]
+    assert quick == ["FedAvg, 0 %", "IFCA, 0 %"]
+    with pytest.raises(
+        SettingError, match="nothing was measured of these entries of nobody/figure0"
+    ):
+        recipe.stored_numbers("full")
+    numbers = {
+        "FedAvg, 0 %": {"accuracy": (0.8351, 0.004), "ari": (0.0, 0.0)},
+        "FedAvg, 10 %": {"ari": (0.0, 0.0)},  # it diverged
+        "IFCA, 0 %": {"accuracy": (0.95, 0.02), "ari": (1.0, 0.0)},
+    }
+    recipe.save_numbers("full", 2, numbers)
+    assert cli.main(["reproduce", "nobody/figure0", "--full", "--stored"]) == 0
+    table = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table]
+    assert [row for row in cells if "---" not in row[0] and row[0] != "entry"] == [
+        ["", "0", "10"],
+        ["FedAvg", "83.5, ARI 0.00", "diverged"],
+        ["IFCA", "95.0 ± 2.0", "-"],
+    ]
+    path.write_text(LISTS.replace('["method", "share"]', '["method", "shares"]'))
+    with pytest.raises(SettingError, match="a recipe has no list shares; did you mean `share`"):
+        recipes.find_recipe("nobody/figure0")
 
 
 POOL = """

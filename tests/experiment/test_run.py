@@ -12,7 +12,7 @@ from coterie.core.errors import CheckpointError, CoterieError, SettingError
 from coterie.experiment.checkpoint import load_checkpoint, save_checkpoint
 from coterie.experiment.run import Run
 from coterie.experiment.settings import RunSettings
-from coterie.registry import ALGORITHMS
+from coterie.shelves import ALGORITHMS
 from tests.tasks.taggers import (
     tagging_federation,
     tagging_task,
@@ -348,3 +348,17 @@ def test_a_folder_of_version_0_1_is_resumed_also_with_more_rounds(tmp_path):
     save_checkpoint(path, checkpoint._replace(run=before.fingerprint_with(rounds=7)))
     with pytest.raises(CheckpointError, match="another run"):
         coterie.simulate(FedAvg(), federation, task, folder=tmp_path, resume=True, **settings)
+
+
+def test_a_run_says_what_it_is_before_during_and_after(digits, tmp_path):
+    said = []
+    run = Run(IFCA(k=2), *digits, RunSettings(rounds=2, seed=3))
+    run.use(tmp_path / "r")
+    assert repr(run) == f"<Run of ifca on rotated-digits: 0 of 2 rounds, seed 3, {tmp_path / 'r'}>"
+    run.complete(lambda record, run: said.append(repr(run)))
+    assert [text.split(", ")[0] for text in said] == [
+        "<Run of ifca on rotated-digits: 1 of 2 rounds",
+        "<Run of ifca on rotated-digits: 2 of 2 rounds",
+    ]
+    assert f"accuracy {run.metrics['accuracy']:.4g}" in repr(run)
+    assert "tensor" not in repr(run)

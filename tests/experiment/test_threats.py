@@ -160,3 +160,13 @@ def test_a_deployment_is_not_attacked():
 def test_a_run_of_before_has_no_attack_and_no_defence():
     assert not RunSettings().wary
     assert RunSettings(screen="norm").wary
+
+
+def test_attackers_without_an_attack_are_asked_what_they_do():
+    text = r"`attackers` says how clients attack: say which attack it is of, as in attack=boosted"
+    with pytest.raises(SettingError, match=text):
+        make_plan(["ifca", "rotated-digits", "attackers=0.2"])
+    federation, task = digits()
+    with pytest.raises(SettingError, match=text):
+        coterie.simulate(FedAvg(), federation, task, attackers=0.2)
+    assert make_plan(["ifca", "attack=none", "attackers=0.2"]).settings.attack == "none"

@@ -22,10 +22,31 @@ from tests.flower.small import SmallApp, SmallGrid, run_over
 
 def test_metrics_keep_their_names_when_nodes_come_and_go():
     nodes = {1: SimpleNamespace(tested=False), 2: SimpleNamespace(tested=True)}
-    app = SimpleNamespace(schema=None)
-    scorer = NetworkScorer(SimpleNamespace(roster=SimpleNamespace(nodes=nodes), app=app))
+    network = SimpleNamespace(
+        roster=SimpleNamespace(nodes=nodes),
+        app=SimpleNamespace(schema=None),
+        validation_sizes=torch.tensor([0, 3]),
+    )
+    scorer = NetworkScorer(network)
     del nodes[1]
+    network.validation_sizes = torch.tensor([0, 0])
     assert not scorer.tested
+    assert scorer.validated
+
+
+@pytest.mark.parametrize(
+    "words",
+    [IFCA, [*IFCA, "withhold=clusters"], [*IFCA, "evaluate=2"], ["local", *IFCA[1:6], "rounds=3"]],
+    ids=" ".join,
+)
+def test_clients_score_what_they_hold_out_as_it_is_scored_here(tmp_path, words):
+    words = [*words, "validation=0.04"]  # half a sample each: some hold out none
+    there, here = deployed(tmp_path, words), simulated(words)
+    assert 0 < int((here.federation.validation.sizes > 0).sum()) < 6
+    names = {name for name in here.metrics if name.startswith("validation_")}
+    assert {"validation_loss", "validation_accuracy"} <= names
+    for name in names:
+        assert there.metrics[name] == pytest.approx(here.metrics[name], rel=1e-5), name
 
 
 @pytest.mark.parametrize("with_map", [True, False])

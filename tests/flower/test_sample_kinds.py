@@ -8,7 +8,7 @@ import torch
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
-from coterie import Classification, registry
+from coterie import Classification, shelves
 from coterie.core.sample_kinds import PartKind, sample_kinds
 from coterie.core.samples import Inputs, Ragged
 from coterie.core.settings import Settings, setting
@@ -68,9 +68,9 @@ class OwnTransformer(Settings):
 
 @pytest.fixture
 def own(monkeypatch):
-    monkeypatch.setitem(registry.FEDERATIONS, "own-data", OwnFederation)
-    monkeypatch.setitem(registry.NETWORKS, "own-network", OwnNetwork)
-    monkeypatch.setitem(registry.NETWORKS, "own-transformer", OwnTransformer)
+    monkeypatch.setitem(shelves.FEDERATIONS, "own-data", OwnFederation)
+    monkeypatch.setitem(shelves.NETWORKS, "own-network", OwnNetwork)
+    monkeypatch.setitem(shelves.NETWORKS, "own-transformer", OwnTransformer)
 
 
 @pytest.mark.parametrize(

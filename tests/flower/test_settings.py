@@ -15,7 +15,7 @@ from coterie.vectors.folds import ByCluster
 
 def test_no_setting_of_the_network_has_the_name_of_another():
     from coterie.experiment.settings import RunSettings
-    from coterie.registry import ALGORITHMS, FEDERATIONS, NETWORKS
+    from coterie.shelves import ALGORITHMS, FEDERATIONS, NETWORKS
 
     own = set(setting_names(NetworkSettings))
     for owner in (RunSettings, *ALGORITHMS.values(), *FEDERATIONS.values(), *NETWORKS.values()):

@@ -56,10 +56,10 @@ def to_noise(module, x):
     u, _ = module.inputs(x.flatten(1))
     if not hasattr(module, "couplings"):
         return u @ module.A.T + module.c
-    u = u[:, module.order]
+    parts = module.split(u[:, module.order])
     for coupling in module.couplings:
-        u, _ = coupling(u)
-    return u
+        parts, _ = coupling(parts)
+    return torch.cat(parts, 1)
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -7,7 +7,7 @@ from coterie.core.errors import DataError, SettingError
 from coterie.data.federation import Federation
 from coterie.networks import Linear, LinearFlow, Mlp
 from coterie.networks.flows import RealNvp
-from coterie.registry import ALGORITHMS
+from coterie.shelves import ALGORITHMS
 from coterie.tasks.defaults import algorithm_task, default_task, prepare_task
 
 

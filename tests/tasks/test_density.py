@@ -8,7 +8,7 @@ from coterie import UIFCA, Density, Federation, simulate
 from coterie.core.errors import DataError
 from coterie.core.kernel import Descent, StepRule
 from coterie.core.rows import Rows
-from coterie.engine.kernels import kernel_for
+from coterie.engine.kernels import blocks, kernel_for
 from coterie.engine.kernels.reference import PerClientKernel
 from coterie.engine.kernels.vmapped import VmappedKernel
 from coterie.networks.flows import LinearFlowModule, RealNvp
@@ -102,20 +102,68 @@ def test_small_flows_are_trained_side_by_side_and_convolutions_one_by_one():
     assert type(kernel_for(Density(Laplace()), 0)) is PerClientKernel, "not one tensor per sample"
 
 
-def test_the_gradients_of_linear_flows_are_those_of_differentiation():
+FLOWS = {
+    "linear": lambda: LinearFlowModule([5]),
+    "realnvp": lambda: RealNvp(couplings=3, hidden=4).module([5], 1),
+    "realnvp of two parts": lambda: RealNvp(couplings=4, hidden=4, masks="random").module([5], 1),
+}
+
+
+def models_of(task, generator):
+    """Four models that scale their samples, in double precision, and samples for them."""
+    draw = 0.3 * torch.randn(4, task.layout.size, generator=generator, dtype=torch.double)
+    draw += task.layout.flatten(task.module)
+    models = task.with_scaling(draw, torch.tensor([1.0, -2.0, 0.5, 0.0, 3.0]), torch.tensor(3.0))
+    x = torch.randn(4, 6, 5, generator=generator, dtype=torch.double)
+    return models, Rows(x, torch.zeros(4, 6), torch.tensor([6, 1, 3, 4]))
+
+
+@pytest.mark.parametrize("flow", FLOWS)
+def test_the_gradients_of_flows_are_those_of_differentiation(flow):
     generator = torch.Generator().manual_seed(0)
-    task = Density(LinearFlowModule([3])).double()
-    draw = torch.randn(4, task.layout.size, generator=generator, dtype=torch.double)
-    models = task.with_scaling(draw, torch.tensor([1.0, -2.0, 0.5]), torch.tensor(3.0))
-    x = torch.randn(4, 5, 3, generator=generator, dtype=torch.double)
-    y, size = torch.zeros(4, 5), torch.tensor([5, 1, 3, 4])
-    rows = Rows(x, y, size)
-    weights = torch.rand(4, 5, generator=generator, dtype=torch.double) * rows.mask
+    task = Density(FLOWS[flow]()).double()
+    models, rows = models_of(task, generator)
+    weights = torch.rand(4, 6, generator=generator, dtype=torch.double) * rows.mask
     reference, kernel = PerClientKernel(task), VmappedKernel(task)
     assert kernel.is_exact_for(rows)
     for some in (None, weights):
         found = kernel.gradient(models, rows, [0] * 4, some)
-        assert torch.allclose(found, reference.gradient(models, rows, [0] * 4, some), rtol=1e-10)
+        torch.testing.assert_close(found, reference.gradient(models, rows, [0] * 4, some))
+
+
+@pytest.mark.parametrize("room", [1, 2**30])  # one client at a time, or all
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("flow", FLOWS)
+def test_flows_side_by_side_descend_as_each_alone(flow, optimizer, room, monkeypatch):
+    monkeypatch.setattr(blocks, "WEIGHT_BYTES", room)
+    task = Density(FLOWS[flow]()).double()
+    models, rows = models_of(task, torch.Generator().manual_seed(0))
+    batches = [torch.arange(4 * 2).view(4, 2) % size for size in rows.size.tolist()]
+    rule, moves = StepRule(0.01, optimizer, clip=1.0), torch.ones(task.layout.size)
+    moves[:7] = 0
+    for work in (
+        Descent(StepRule(0.01, optimizer), [4] * 4, batches, [0] * 4),
+        Descent(rule, [3, 1, 4, 2], None, [0] * 4, part=moves > 0, weight_decay=0.1),
+    ):
+        found = VmappedKernel(task).descend(models, rows, work)
+        expected = PerClientKernel(task).descend(models, rows, work)
+        torch.testing.assert_close(found, expected)
+        assert not torch.equal(found, models)
+
+
+def test_tensors_of_several_types_and_frozen_ones_are_done_one_by_one_or_by_differentiation():
+    mixed = LinearFlowModule([3])
+    mixed.c = nn.Parameter(mixed.c.double())
+    rows = Rows(torch.randn(2, 3, 3), torch.zeros(2, 3), torch.tensor([3, 3]))
+    assert not VmappedKernel(Density(mixed)).is_exact_for(rows)
+    for flow in FLOWS:
+        task = Density(FLOWS[flow]())
+        next(task.module.parameters()).requires_grad_(False)
+        task = Density(task.module)
+        models = task.layout.flatten(task.module).repeat(4, 1)
+        some = Rows(torch.randn(4, 3, 5), torch.zeros(4, 3), torch.tensor([3] * 4))
+        found = VmappedKernel(task).gradient(models, some, [0] * 4)
+        torch.testing.assert_close(found, PerClientKernel(task).gradient(models, some, [0] * 4))
 
 
 def test_a_linear_flow_without_an_inverse_is_lost_and_takes_no_other_with_it():

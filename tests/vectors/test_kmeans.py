@@ -10,7 +10,7 @@ from coterie.vectors.kmeans import (
     lloyd,
     nearest_centre,
     squared_distances,
-    trimmed_mean,
+    trimmed_centre,
 )
 
 
@@ -123,11 +123,11 @@ def test_a_point_that_is_not_finite_has_a_cluster_too():
     assert nearest_centre(points, torch.tensor([[0.0], [5.0]])).tolist() == [0, 1]
 
 
-def test_trimmed_mean_by_hand():
+def test_trimmed_centre_by_hand():
     # A quarter of four is one at each end, of each coordinate by itself; of three it is none.
     points = torch.tensor([[0.0, 9.0], [1.0, -9.0], [2.0, 1.0], [99.0, 3.0]])
-    assert trimmed_mean(points, 0.25).tolist() == [1.5, 2.0]
-    assert trimmed_mean(points[:3], 0.25).tolist() == pytest.approx([1.0, 1 / 3])
+    assert trimmed_centre(points, 0.25).tolist() == [1.5, 2.0]
+    assert trimmed_centre(points[:3], 0.25).tolist() == pytest.approx([1.0, 1 / 3])
 
 
 def test_trimming_holds_centres_against_a_liar():

@@ -32,9 +32,28 @@ def test_columns_are_sorted_in_blocks_as_they_are_whole():
     rows = random_rows()
     inner = rows.sort(0).values[3:8].mean(0)
     assert torch.allclose(robust.coordinate_trimmed_mean(rows, 3), inner, atol=1e-6)
-    some = torch.tensor([0, 2, 5, 9])
-    middle = rows[some].sort(0).values[1:3].mean(0)
-    assert torch.allclose(robust.coordinate_median(rows, some), middle, atol=1e-6)
+
+
+def test_groups_are_what_they_are_alone_with_any_number_of_threads():
+    rows = random_rows(30, 3000)
+    kept, values = rows.clone(), rows.numpy()
+    groups = [robust.RowGroup(0, 11, 5), robust.RowGroup(11, 30, 4)]
+    apart = torch.stack(
+        [robust.coordinate_median(rows[:11]), rows[11:].sort(0).values[4:-4].mean(0)]
+    )
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            found = robust.grouped_trimmed_means(lambda columns: values[:, columns], groups, 3000)
+            assert torch.allclose(found.float(), apart, atol=1e-6)
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(rows, kept)
+    # A single row or column is in order already, and still must not be sorted in place.
+    column = rows[:, :1].clone()
+    robust.coordinate_median(column)
+    assert torch.equal(column, kept[:, :1])
 
 
 def test_krum_takes_the_row_with_the_nearest_neighbours():

@@ -7,6 +7,8 @@ import coterie
 from coterie import CFL, FPFC, IFCA, FedAvg, FeSEM, HypCluster, KFed, Local, Oracle
 from coterie.algorithms.fedavg import Upload
 from coterie.core.errors import SettingError
+from coterie.engine.kernels.displaced import BaseModels, DisplacedModels
+from coterie.tensors.lazy import Lazy, select_rows
 from coterie.vectors.folds import ByCluster
 from coterie.vectors.robust_folds import AGGREGATES, RobustByCluster, RobustMean, robust_fold
 
@@ -47,13 +49,17 @@ def test_a_size_that_a_client_tells_does_not_count():
 
 
 @pytest.mark.parametrize("rule", RULES)
+@pytest.mark.filterwarnings("ignore:aggregate=")
 def test_chunks_and_shards_do_not_matter(rule):
     fold = RobustByCluster(ByCluster(3, {"model": "models"}), RobustMean(rule, 0.01))
     whole = finished(fold, [IDS])
     parts = finished(fold, [torch.tensor([4, 5]), torch.tensor([1]), torch.tensor([3, 0, 2])])
     assert torch.equal(whole.mean("model"), parts.mean("model"))
     assert torch.equal(whole.cluster, parts.cluster)
-    one, other = ([(IDS[p], Upload(*(v[p] for v in UP)))] for p in (IDS[3:], IDS[:3]))
+    one, other = (
+        fold.add(fold.start(), IDS[p], Upload(*(v[p] for v in UP)), SENT)
+        for p in (IDS[3:], IDS[:3])
+    )
     merged = fold.finish(fold.merge(one, other), SENT)
     assert torch.equal(whole.mean("model"), merged.mean("model"))
     assert pickle.loads(pickle.dumps(fold)) == fold
@@ -108,15 +114,47 @@ def test_too_few_clients_for_krum_are_refused():
         coterie.simulate(FedAvg(), federation, task, aggregate="krum", tolerate=0.4)
     with pytest.raises(SettingError, match="bulyan needs at least 11 clients"):
         coterie.simulate(FedAvg(), federation, task, aggregate="bulyan", tolerate=0.3)
+    for rule, least in (("trimmed", 3), ("krum", 5), ("bulyan", 7)):  # to withstand a single one
+        with pytest.raises(
+            SettingError, match=rf"{rule} needs at least {least} clients .* 1 of th"
+        ):
+            coterie.simulate(FedAvg(), federation, task, aggregate=rule, per_round=2)
     with pytest.raises(SettingError, match=r"`tolerate` of RunSettings must be below 0.5"):
         coterie.simulate(FedAvg(), federation, task, aggregate="trimmed", tolerate=0.5)
 
 
 def test_a_small_cluster_withstands_fewer_with_a_warning():
     fold = RobustByCluster(ByCluster(3, {"model": "models"}), RobustMean("krum", 0.3))
-    with pytest.warns(coterie.CoterieWarning, match="withstands 0 of the 4 clients .* not 1"):
+    with pytest.warns(coterie.CoterieWarning) as told:
         up = finished(fold, [IDS])
+    assert [str(each.message) for each in told] == [
+        "aggregate=krum withstands 0 of the 4 clients of a cluster, not 1: it has too few",
+        "aggregate=krum takes the median of the 2 clients of a cluster: it has too few",
+    ]
     assert up.mean("model").flatten().tolist() == [3.0, 5.0, 7.5]  # all others count
+
+
+def test_models_that_were_never_formed_are_not_formed_for_a_mean():
+    torch.manual_seed(0)
+    models, index = torch.randn(2, 7), torch.tensor([0, 1, 1, 0, 1])
+    for cluster in (index, torch.tensor([0, 0, 1, 1, 1])):  # where they began, or elsewhere
+        base = BaseModels(select_rows(models, index))
+        formula = DisplacedModels(
+            [(base, None)], torch.randn(5, 2, 4), torch.randn(5, 4, 3), torch.randn(5, 1), 6
+        )
+        lazy, plain = Lazy(formula), formula.dense()
+        size = torch.ones(5)
+        fold, sent = ByCluster(2, {"model": "models"}), {"models": models}
+        for rule in ("median", "geometric-median"):
+            robust = RobustByCluster(fold, RobustMean(rule))
+            one, other = (
+                robust.finish(
+                    robust.add([], torch.arange(5), Upload(cluster, value, size), sent), sent
+                ).mean("model")
+                for value in (lazy, plain)
+            )
+            torch.testing.assert_close(one, other)
+        assert lazy.formed is None
 
 
 def test_clusters_cannot_be_withheld_from_who_looks_at_single_clients():

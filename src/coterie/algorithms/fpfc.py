@@ -39,11 +39,10 @@ from coterie.core.clients import Clients, Each, merge_answers, on_client
 from coterie.core.cohort import Cohort
 from coterie.core.errors import SettingError
 from coterie.core.fields import Model, Size
-from coterie.core.local_training import LocalTraining
 from coterie.core.settings import setting
 from coterie.core.shared_trunk import SharedTrunk
 from coterie.core.task import Task
-from coterie.core.validate import above, at_least, between, one_of
+from coterie.core.validate import above, at_least, one_of
 from coterie.vectors import fusion
 from coterie.vectors.fusion import Pairs
 
@@ -72,7 +71,7 @@ class Upload(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FPFC(LocalTraining):
+class FPFC(fpfc_path.PathSettings):
     """Devices keep models of their own, which a penalty on their differences draws together."""
 
     traits: ClassVar[Traits] = Traits(averages=False)
@@ -90,15 +89,6 @@ class FPFC(LocalTraining):
         one_of("either", "both"),
     )
     apart: int = setting(0, "rounds before anything is fused, for a given lambda", at_least(0))
-    lambdas: int = setting(8, "values of lambda on the path", at_least(1))
-    lam_least: float = setting(
-        0.1, "the last of them, as a share of the first, which joins everybody", between(0, 1)
-    )
-    path_rounds: int = setting(100, "rounds for each of them", at_least(1))
-    stages: int = setting(
-        40, "times path_rounds that models of the best clusters train on, at most", at_least(0)
-    )
-    hold: float = setting(0.2, "share of a device's samples that the path holds out", between(0, 1))
 
     def __post_init__(self) -> None:
         super().__post_init__()

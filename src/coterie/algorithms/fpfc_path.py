@@ -13,6 +13,7 @@ which the models of different clusters do not attract each other.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -23,11 +24,29 @@ from coterie.core.algorithm import Start
 from coterie.core.clients import Each, on_client
 from coterie.core.cohort import Cohort
 from coterie.core.fields import Cluster, Model, Size, Update
+from coterie.core.local_training import LocalTraining
+from coterie.core.settings import setting
+from coterie.core.validate import at_least, between
 from coterie.vectors.folds import ByCluster
 from coterie.vectors.fusion import all_pairs
 
 if TYPE_CHECKING:
     from coterie.algorithms.fpfc import FPFC, State
+
+
+@dataclass(frozen=True, kw_only=True)
+class PathSettings(LocalTraining):
+    """Settings of local training, and of the path."""
+
+    lambdas: int = setting(8, "values of lambda on the path", at_least(1))
+    lam_least: float = setting(
+        0.1, "the last of them, as a share of the first, which joins everybody", between(0, 1)
+    )
+    path_rounds: int = setting(100, "rounds for each of them", at_least(1))
+    stages: int = setting(
+        40, "times path_rounds that models of the best clusters train on, at most", at_least(0)
+    )
+    hold: float = setting(0.2, "share of a device's samples that the path holds out", between(0, 1))
 
 
 class Slope(NamedTuple):

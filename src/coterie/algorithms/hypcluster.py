@@ -39,6 +39,7 @@ from coterie.core.fields import Cluster, Model, Size
 from coterie.core.local_training import LocalTraining
 from coterie.core.settings import setting
 from coterie.core.validate import at_least, at_most_clients
+from coterie.starts import StartSettings
 from coterie.vectors.folds import ByCluster
 
 
@@ -53,15 +54,12 @@ class Upload(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HypCluster(LocalTraining):
+class HypCluster(StartSettings, LocalTraining):
     """Clients choose the hypothesis with the lowest loss and train it; every sample counts."""
 
     traits: ClassVar[Traits] = Traits(clusters="k", models="models", withholds=True)
 
     k: int = setting(2, "clusters", at_least(1))
-    start: str = starts.start_setting()
-    tries: int = setting(10, "draws of k models that restarts and reject may make", at_least(1))
-    start_rounds: int = setting(10, "training rounds in restarts, warm and farthest", at_least(1))
 
     def init(self, start: Start) -> State:
         at_most_clients(self, "k", start.clients)
@@ -72,6 +70,7 @@ class HypCluster(LocalTraining):
             losses=partial(steps.ask_losses, self.losses),
             advance=self._advance,
             teach=self._advance,
+            fits=partial(steps.ask_models, self.train_alone, self.k),
         )
         return State(starts.begin_models(self.start, trial, self.tries, self.start_rounds))
 
@@ -83,7 +82,7 @@ class HypCluster(LocalTraining):
     def serve(self, state: State, clients: Clients) -> Serving:
         return steps.serve_by_choice(self.choose, state.models, clients, models=state.models)
 
-    choose, losses = steps.choose, steps.losses
+    choose, losses, train_alone = steps.choose, steps.losses, steps.train_alone
 
     @on_client(fold=ByCluster)
     def train(self, cohort: Cohort, models: Tensor) -> Upload:

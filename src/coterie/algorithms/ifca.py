@@ -35,22 +35,21 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie import starts
 from coterie.algorithms import steps
-from coterie.algorithms.ifca_start import initial_models, initial_trunk
+from coterie.algorithms.ifca_start import check_combination, initial_models, initial_trunk
+from coterie.algorithms.stable_identities import identities_rest, note_identities
 from coterie.core.algorithm import Info, Serving, Start, Traits
 from coterie.core.clients import Clients, Each, on_client
 from coterie.core.cohort import Cohort
-from coterie.core.errors import SettingError
 from coterie.core.fields import Cluster, Model, Size, Update
-from coterie.core.layout import keeps_statistics
 from coterie.core.local_scores import BestModel
 from coterie.core.local_training import weighting_setting
 from coterie.core.resampling import Resampling
 from coterie.core.settings import setting
 from coterie.core.shared_trunk import SharedTrunk
 from coterie.core.task import Task
-from coterie.core.validate import at_least, at_most_clients, one_of
+from coterie.core.validate import at_least, one_of
+from coterie.starts import StartSettings
 from coterie.vectors.cluster_sums import ClusterSums
 from coterie.vectors.folds import ByCluster
 
@@ -77,7 +76,7 @@ class Gradients(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class IFCA(Resampling):
+class IFCA(StartSettings, Resampling):
     """Clients choose the cluster model with the lowest loss on their data and train it on."""
 
     traits: ClassVar[Traits] = Traits(clusters="k", models="models", withholds=True)
@@ -94,30 +93,12 @@ class IFCA(Resampling):
         0, "rounds of rest after which clients get only their own model; 0: never", at_least(0)
     )
     recheck: int = setting(10, "rounds after which identities are chosen again", at_least(1))
-    start: str = starts.start_setting()
-    tries: int = setting(10, "draws of k models that restarts and reject may make", at_least(1))
-    start_rounds: int = setting(10, "training rounds in restarts, warm and farthest", at_least(1))
     start_distance: float = setting(
         0.25, "distance of near-truth from the truth, in separations", at_least(0), added=True
     )
 
     def init(self, start: Start) -> State:
-        at_most_clients(self, "k", start.clients)
-        if start.withheld and self.stable:
-            raise SettingError(
-                "`stable` of IFCA must be 0 where clusters are withheld, for who is sent only its "
-                f"own model is known by it, got {self.stable}"
-            )
-        if self.average == "gradients" and self.optimizer != "sgd":
-            raise SettingError(
-                "`optimizer` of IFCA must be sgd where gradients are averaged, since the server "
-                f"makes the step, got {self.optimizer}"
-            )
-        if self.average == "gradients" and keeps_statistics(start.task.module):
-            raise SettingError(
-                "`average` of IFCA must be models for a network with batch normalisation, whose "
-                "running statistics have no gradient, got gradients"
-            )
+        check_combination(self, start)
         trunk, unknown = initial_trunk(self, start), torch.full((start.clients,), -1)
         state = State(torch.empty(0), trunk, unknown, torch.tensor(0))
         return state._replace(models=initial_models(self, state, start))
@@ -138,12 +119,7 @@ class IFCA(Resampling):
                 trunk = up.pooled_mean("trunk")
         after = state._replace(models=models, trunk=trunk)
         info = Info(ids, up.cluster, self.k, weights=up.weights)
-        if up.cluster is None:
-            return after, info
-        changed = bool((state.cluster[ids] != up.cluster).any())
-        stable = torch.zeros_like(state.stable) if changed else state.stable + 1
-        cluster = state.cluster.index_put((ids,), up.cluster)
-        return after._replace(cluster=cluster, stable=stable), info
+        return note_identities(after, ids, up.cluster), info
 
     def serve(self, state: State, clients: Clients) -> Serving:
         models = self.sharing(clients.task).whole(state.models, state.trunk)
@@ -180,6 +156,13 @@ class IFCA(Resampling):
     def losses(self, cohort: Cohort, models: Tensor, trunk: Tensor) -> steps.Losses:
         return steps.losses(self, cohort, self.sharing(cohort.task).whole(models, trunk))
 
+    @on_client(origins={"model": "model"})
+    def train_alone(self, cohort: Cohort, model: Tensor, trunk: Tensor) -> steps.OwnModel:
+        sharing = self.sharing(cohort.task)
+        whole = sharing.whole(model, trunk).expand(len(cohort), -1)
+        part = None if self.share == "none" else sharing.part
+        return steps.OwnModel(sharing.parts(self.local_update(cohort, whole, part=part))[0])
+
     def sharing(self, task: Task) -> SharedTrunk:
         """What of a model each cluster has of its own: all of it, or the head."""
         return SharedTrunk(task.layout.part("all" if self.share == "none" else self.head))
@@ -200,7 +183,7 @@ class IFCA(Resampling):
 
     def _answers(self, state: State, clients: Clients) -> tuple[Tensor, ClusterSums]:
         """Who answered, and the sums of what they sent; identities that rest are not chosen."""
-        rest, gradients = self._identities_rest(state, clients), self.average == "gradients"
+        rest, gradients = identities_rest(self, state, clients.ids), self.average == "gradients"
         trunk = {"trunk": "trunk"} if self.share == "joint" else {}
         changed = {"gradient" if gradients else "model": "model" if rest else "models", **trunk}
         fold = ByCluster(
@@ -215,10 +198,3 @@ class IFCA(Resampling):
         own = self.differentiate_own if gradients else self.train_own
         model, cluster = Each(state.models, state.cluster), Each(state.cluster)
         return clients.run(own, fold=fold, model=model, trunk=state.trunk, cluster=cluster)
-
-    def _identities_rest(self, state: State, clients: Clients) -> bool:
-        """Whether each client may be sent only the model of the cluster it was last in."""
-        rounds = int(state.stable) - self.stable
-        known = bool((state.cluster[clients.ids] >= 0).all())
-        asked_again = rounds % (self.recheck + 1) == self.recheck
-        return self.stable > 0 and rounds >= 0 and known and not asked_again

@@ -15,12 +15,35 @@ from torch import Tensor
 
 from coterie import starts
 from coterie.algorithms.fedavg import FedAvg
-from coterie.algorithms.steps import ask_losses
+from coterie.algorithms.steps import ask_losses, ask_models
 from coterie.core.algorithm import Start
 from coterie.core.clients import Clients
+from coterie.core.errors import SettingError
+from coterie.core.layout import keeps_statistics
+from coterie.core.validate import at_most_clients
 
 if TYPE_CHECKING:
     from coterie.algorithms.ifca import IFCA, State
+
+
+def check_combination(ifca: IFCA, start: Start) -> None:
+    """Refuse settings that do not go with the clients, the network or what the server is told."""
+    at_most_clients(ifca, "k", start.clients)
+    if start.withheld and ifca.stable:
+        raise SettingError(
+            "`stable` of IFCA must be 0 where clusters are withheld, for who is sent only its "
+            f"own model is known by it, got {ifca.stable}"
+        )
+    if ifca.average == "gradients" and ifca.optimizer != "sgd":
+        raise SettingError(
+            "`optimizer` of IFCA must be sgd where gradients are averaged, since the server "
+            f"makes the step, got {ifca.optimizer}"
+        )
+    if ifca.average == "gradients" and keeps_statistics(start.task.module):
+        raise SettingError(
+            "`average` of IFCA must be models for a network with batch normalisation, whose "
+            "running statistics have no gradient, got gradients"
+        )
 
 
 def initial_trunk(ifca: IFCA, start: Start) -> Tensor:
@@ -52,6 +75,7 @@ def initial_models(ifca: IFCA, state: State, start: Start) -> Tensor:
         losses=partial(ask_losses, ifca.losses, trunk=state.trunk),
         advance=partial(advance, ifca.average),
         teach=partial(advance, "models"),
+        fits=partial(ask_models, ifca.train_alone, ifca.k, trunk=state.trunk),
         distance=ifca.start_distance,
     )
     return starts.begin_models(ifca.start, trial, ifca.tries, ifca.start_rounds)

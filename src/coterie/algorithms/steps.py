@@ -13,13 +13,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from coterie.algorithms.first_centres import trained_models
 from coterie.core.algorithm import Serving
-from coterie.core.clients import Clients, on_client
+from coterie.core.clients import Clients, Each, on_client
 from coterie.core.cohort import Cohort
-from coterie.core.fields import Cluster, Loss
+from coterie.core.fields import Cluster, Loss, Model
 from coterie.core.local_training import LocalTraining
-from coterie.core.settings import setting
-from coterie.core.validate import above
 
 
 class Choice(NamedTuple):
@@ -30,14 +29,12 @@ class Losses(NamedTuple):
     loss: Loss  # [m, k] mean loss under each model
 
 
+class OwnModel(NamedTuple):
+    model: Model  # [m, p] what a client's training makes of a model
+
+
 class HeldOutLoss(NamedTuple):
     loss: Loss  # [m] mean loss on the samples held out
-
-
-def server_step_setting() -> Any:
-    """The setting of how far a server goes; several methods have it."""
-    meaning = "share s of the way to the mean that the server goes; 1: FedAvg"
-    return setting(0.6, meaning, above(0))
 
 
 @on_client
@@ -48,6 +45,12 @@ def choose(self: LocalTraining, cohort: Cohort, models: Tensor) -> Choice:
 @on_client
 def losses(self: LocalTraining, cohort: Cohort, models: Tensor) -> Losses:
     return Losses(self.training_samples(cohort).loss(models))
+
+
+@on_client(origins={"model": "model"})
+def train_alone(self: LocalTraining, cohort: Cohort, model: Tensor) -> OwnModel:
+    model = model.expand(len(cohort), -1)
+    return OwnModel(self.local_update(self.training_samples(cohort), model))
 
 
 def held_out_loss(cohort: Cohort, share: float, model: Tensor) -> HeldOutLoss:
@@ -100,3 +103,19 @@ def ask_losses(
     """Who answered [a], and the loss of each of them under each model [a, j]."""
     ids, up = clients.run(step, models=models, **sent)
     return ids, up.loss if len(ids) else torch.zeros(0, len(models))
+
+
+def ask_models(
+    step: Callable[..., OwnModel],
+    least: int,
+    model: Tensor,
+    rounds: int,
+    clients: Clients,
+    **sent: Any,
+) -> tuple[Tensor, Tensor]:
+    """Who answered [a], at least so many, and what each makes of a model [p] by itself, [a, p]."""
+    ids, own = trained_models(step, clients, least, model=model, **sent)
+    for _ in range(rounds - 1):
+        again = Each(own, None, ids)
+        ids, own = trained_models(step, clients.only(ids), least, model=again, **sent)
+    return ids, own

@@ -65,11 +65,12 @@ def small_part(federation: Federation, sizes: list[int], order: Tensor | None = 
     """The first clients of a federation, in an order, with at least 3 samples if they have them."""
     count = min(len(sizes), len(federation))
     chosen = list(range(count)) if order is None else order.tolist()
-    whole = federation.test is None or federation.unseen
+    whole, held_out = federation.test is None or federation.unseen, federation.validation
     return replace(
         federation,
         train=cut_samples(federation.train, chosen, [max(3, size) for size in sizes]),
         test=None if whole or federation.test is None else cut_samples(federation.test, chosen),
+        validation=None if held_out is None else cut_samples(held_out, chosen),
         cluster=None if federation.cluster is None else federation.cluster[chosen],
         unseen=False,
         test_cluster=None,

@@ -42,7 +42,7 @@ def check_command(options: argparse.Namespace) -> int:
         check_algorithm(make_settings(kind, parse_settings(pairs, [kind])), tell=tell)
     else:
         plan = make_plan(options.words)
-        data = build_federation(plan.federation_name, plan.federation, plan.settings.seed)
+        data = build_federation(plan.federation_name, plan.federation, plan.settings.data_seed)
         check_algorithm(plan.algorithm, default_task(data, plan.network), data, tell=tell)
     print(f"{found.count('')} of {len(found)} promises are kept")
     return BROKEN if any(found) else 0

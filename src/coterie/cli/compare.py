@@ -42,8 +42,8 @@ def compare_command(options: argparse.Namespace) -> int:
         print(outcome.csv())
     else:
         for federation in comparison.federations:
-            print(f"{federation}, {len(comparison.seeds)} seeds, mean ± standard deviation\n")
-            print(TABLE_FORMATS[options.format](*outcome.table(federation)) + "\n")
+            table, caption = outcome.table(federation), outcome.caption(federation)
+            print(f"{federation}\n\n{TABLE_FORMATS[options.format](*table, caption)}\n")
         print(f"The runs are in {place}, the report is {written}")
     if failure:
         raise CoterieError(failure)

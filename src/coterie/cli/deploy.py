@@ -73,12 +73,14 @@ def deploy_check(options: argparse.Namespace) -> int:
 
     file = NodeFile.read(options.node)
     node = Node(read_app(options.app, file.allow), file)
-    sizes, tested = node.train.sizes, node.test.sizes if node.test else None
+    sizes = node.train.sizes
     print(f"{options.node} fits the app in {options.app}:")
     names = ", ".join(node.names[:8]) + (", ..." if len(node.names) > 8 else "")
     print(f"  clients   {len(node.names)}: {names}")
     print(f"  training  {int(sizes.sum()):,} samples, {int(sizes.min()):,} to {int(sizes.max()):,}")
-    print(f"  test      {'none' if tested is None else f'{int(tested.sum()):,} samples'}")
+    for part, name in (("validation", "held out"), ("test", "test")):
+        held = node.parts.get(part)
+        print(f"  {name:<9} {'none' if held is None else f'{len(held.y):,} samples'}")
     print(f"  model     {node.task.layout.size:,} parameters")
     return 0
 

@@ -17,7 +17,8 @@ from coterie.core.imports import read_annotations
 from coterie.core.population import sends_models
 from coterie.core.step_checks import declared_upload
 from coterie.experiment.settings import NetworkChoice, RunSettings, settings_of
-from coterie.registry import SHELVES, entry_points_of, resolve, resolve_any, suggestions
+from coterie.registry import resolve, resolve_any, suggestions
+from coterie.shelves import SHELVES, entry_points_of
 
 
 def list_names() -> str:

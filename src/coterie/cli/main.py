@@ -8,21 +8,25 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn
 
 from coterie.cli.check import add_check
 from coterie.cli.compare import add_compare
+from coterie.cli.completion import add_completion
 from coterie.cli.data import add_data
 from coterie.cli.deploy import add_deploy
 from coterie.cli.list import add_list
+from coterie.cli.overview import FIRST_STEPS, add_help, check_command_name
+from coterie.cli.placeholders import use_placeholders
 from coterie.cli.report import add_report
 from coterie.cli.reproduce import add_reproduce
 from coterie.cli.run import add_run
 from coterie.core.errors import CoterieError, CoterieWarning, SettingError
 from coterie.core.imports import describe_failure
+from coterie.version import __version__
 
 MISTAKE = 2  # exit code for wrong input
 INTERRUPTED = 130  # exit code after Ctrl-C
@@ -33,6 +37,15 @@ WHOLE_ERRORS = "COTERIE_TRACEBACK"  # if set, errors in code of the user's own h
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one sentence, as all others of coterie are."""
 
+    commands: Collection[str] = ()  # of the parser of all commands
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """The options of some words, and the words that are left; a wrong command is refused."""
+        word = next(iter(args or ()), "-")
+        if self.commands and not word.startswith("-"):
+            check_command_name(word, self.commands)
+        return super().parse_known_args(args, namespace)
+
     def error(self, message: str) -> NoReturn:
         raise SettingError(f"{message} (`coterie --help` shows how it is used)")
 
@@ -40,14 +53,21 @@ class Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code."""
     handle_interrupts()
+    alone = arguments is None  # the process does nothing but this command
     try:
-        options, rest = build_parser().parse_known_args(arguments)
+        parser, words = build_parser(), list(sys.argv[1:] if arguments is None else arguments)
+        if words in ([], ["help"]):
+            parser.print_help()
+            return 0
+        options, rest = parser.parse_known_args(words)
         # Words behind an option, as in `coterie run ifca --json k=4`, belong to those before it.
         strays = [word for word in rest if word.startswith("-")]
         if strays or (rest and "words" not in options):
             raise SettingError(f"unrecognized arguments: {' '.join(strays or rest)}")
         options.words = [*getattr(options, "words", []), *rest]
         warnings.showwarning = show_warning
+        if alone and "prints_names" in options and options.prints_names(options):
+            use_placeholders()
         with working_directory_importable():
             code = int(options.command(options))
         sys.stdout.flush()
@@ -114,11 +134,20 @@ def interrupt_outside_imports(number: int, frame: FrameType | None) -> None:
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of all commands; each sets `command`, the function that carries it out."""
-    top = Parser(prog="coterie", description="Clustered federated learning.")
+    top = Parser(
+        prog="coterie",
+        description="Clustered federated learning: find the groups, train a model for each.",
+        epilog=FIRST_STEPS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.add_argument("--version", action="version", version=f"coterie {__version__}")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
     first = (add_run, add_report, add_compare, add_reproduce)
     for add_command in (*first, add_list, add_check, add_data, add_deploy):
         add_command(commands)
+    add_completion(commands)
+    add_help(commands)
+    top.commands = commands.choices
     return top
 
 

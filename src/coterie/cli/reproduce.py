@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coterie.cli.common import add_sweep_options, run_sweep
 from coterie.core.errors import CoterieError, SettingError
+
+if TYPE_CHECKING:
+    from coterie.experiment.recipe_tables import Number
+    from coterie.experiment.recipes import Recipe
 
 
 def add_reproduce(commands: Any) -> None:
@@ -18,15 +22,14 @@ def add_reproduce(commands: Any) -> None:
     reproduce.add_argument("--quick", action="store_true", help="in minutes, with fewer rounds")
     reproduce.add_argument("--full", action="store_true", help="in the setting of the paper")
     reproduce.add_argument("--seeds", type=int, default=0, metavar="N", help="in place of its own")
+    reproduce.add_argument("--stored", action="store_true", help="what was measured; runs nothing")
     reproduce.add_argument("--only", default="", metavar="TEXT", help="lines with this in the name")
     add_sweep_options(reproduce, "runs/reproduce")
     reproduce.set_defaults(command=reproduce_command)
 
 
 def reproduce_command(options: argparse.Namespace) -> int:
-    from coterie.experiment import rates, recipes
-    from coterie.experiment.recipe_figures import read_curves
-    from coterie.report.text_tables import markdown_table
+    from coterie.experiment import recipes
 
     if options.name is None:
         print(recipes.recipe_list())
@@ -38,6 +41,9 @@ def reproduce_command(options: argparse.Namespace) -> int:
     seeds = options.seeds or recipe.seeds[mode]
     if seeds < 1:
         raise SettingError(f"--seeds must be at least 1, got {seeds}")
+    if options.stored:
+        print_numbers(recipe, mode, recipe.stored_numbers(mode, options.only))
+        return 0
     place = options.out or Path("runs") / "reproduce"
     print(
         f"{recipe.item} of {recipe.paper}\n{recipe.title}\n"
@@ -47,18 +53,29 @@ def reproduce_command(options: argparse.Namespace) -> int:
     jobs = recipe.jobs(mode, seeds, place, options.only)
     results, failure = run_sweep(recipe.name, jobs, options.workers, "the same command continues")
     numbers = recipe.numbers(mode, seeds, results, options.only)
-    head, rows, orders = recipe.verdicts(numbers)
-    print(markdown_table(head, rows))
-    print("\n".join(orders))
     folders = recipe.run_folders(mode, seeds, place, options.only)
-    saved = recipe.save_numbers(mode, seeds, numbers, read_curves(folders, recipe.panels))
-    if recipe.rates:
-        print("\n" + markdown_table(rates.HEAD, recipe.rate_rows(mode)))
-    if recipe.notes:
-        print("\n" + recipe.notes.strip())
+    saved = recipe.save_numbers(mode, seeds, numbers, folders)
+    print_numbers(recipe, mode, numbers)
     picture = recipe.save_picture(mode)
     drawn = "" if picture is None else f" and {picture}"
     print(f"\nWritten to {saved}{drawn}; the runs are in {place}")
     if failure:
         raise CoterieError(failure)
     return 0
+
+
+def print_numbers(recipe: Recipe, mode: str, numbers: dict[str, dict[str, Number]]) -> None:
+    """Print numbers of a recipe beside the published ones, its slopes, its tables and its notes."""
+    from coterie.experiment import rates
+    from coterie.report.text_tables import markdown_table
+
+    head, rows, orders = recipe.verdicts(numbers)
+    if rows:
+        print(markdown_table(head, rows))
+    print("\n".join(orders))
+    if recipe.rates:
+        print("\n" + markdown_table(rates.HEAD, recipe.rate_rows(mode)))
+    for table in recipe.tables(mode):
+        print("\n" + table)
+    if recipe.notes:
+        print("\n" + recipe.notes.strip())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from coterie.core.aliases import meant_names
+
 
 class CoterieError(Exception):
     """Something the user can put right; its text is one sentence without a traceback."""
@@ -29,8 +31,14 @@ class CheckpointError(CoterieError):
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The near ones among `known`, as the end of a sentence; empty when nothing is near.
 
+    What the field calls one of them is as near as can be.
+
     >>> did_you_mean("fedavgg", ["ifca", "fedavg"])
     '; did you mean `fedavg`?'
+    >>> did_you_mean("learning_rate", ["lr", "rate_limit"])
+    '; did you mean `lr`?'
     """
-    near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+    names = list(known)
+    near = [meant for meant in meant_names(name) if meant in names]
+    near = near or difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     return f"; did you mean {' or '.join(f'`{other}`' for other in near)}?" if near else ""

@@ -15,9 +15,10 @@ from coterie.core.validate import OneOf, above, at_least, in_range, one_of
 from coterie.tensors.optimizers import OPTIMIZERS
 
 
-def weighting_setting() -> Any:
+def weighting_setting(default: str = "equal", *, added: bool = False) -> Any:
     """The setting by which a method weights clients in its means; several methods have it."""
-    return setting("equal", "weight of a client in a mean", one_of("equal", "size"))
+    rule = one_of("equal", "size")
+    return setting(default, "weight of a client in a mean", rule, added=added)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from coterie.core.layout import Layout
+from coterie.tensors.products import SummedProducts
 
 
 class TaskMetrics(NamedTuple):
@@ -113,11 +114,12 @@ class Task(Protocol):
 
     def model_gradients(
         self, tensors: dict[str, Tensor], x: Tensor, y: Tensor, weight: Tensor
-    ) -> list[Tensor] | None:
+    ) -> Sequence[Tensor | SummedProducts] | None:
         """The derivative of each client's weighted losses by its trained tensors, in their order.
 
-        Clients have tensors [m, ...], samples [m, n, ...] and weights of these [m, n]. None: there
-        is no shorter way to it than to differentiate.
+        Clients have tensors [m, ...], samples [m, n, ...] and weights of these [m, n]. That by the
+        weights of a layer need not be formed. None: there is no shorter way to it than to
+        differentiate.
         """
 
     def mix(self, outputs: Tensor, shares: Tensor) -> Tensor:

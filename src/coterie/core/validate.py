@@ -47,6 +47,11 @@ def in_range(low: float, high: float) -> Rule:
     return check
 
 
+def below_one(owner: object, name: str) -> None:
+    """A probability or a share that is not all: at least 0 and below 1."""
+    numeric(lambda value: 0 <= value < 1, "be at least 0 and below 1", "g")(owner, name)
+
+
 def fraction(owner: object, name: str) -> None:
     """A share of something: above 0 and at most 1."""
     numeric(lambda value: 0 < value <= 1, "be above 0 and at most 1", "g")(owner, name)

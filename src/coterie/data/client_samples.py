@@ -33,6 +33,32 @@ def read_clients(clients: Iterable[Any]) -> list[Parts]:
     return found
 
 
+def read_held_out(clients: Sequence[Any], training: Sequence[Parts]) -> list[Parts]:
+    """The parts of samples that clients hold out of their training, who may have none.
+
+    These are told by None, or by arrays of no length.
+    """
+    if len(clients) != len(training):
+        raise DataError(
+            f"{len(training)} clients train but {len(clients)} have a validation part: give each "
+            "client its own, or None"
+        )
+    return [
+        {name: part[:0] for name, part in own.items()}
+        if is_without_samples(client)
+        else read_client(i, client)
+        for i, (client, own) in enumerate(zip(clients, training, strict=True))
+    ]
+
+
+def is_without_samples(client: Any) -> bool:
+    """Whether a client has no samples: None, or a pair of which the samples have no length."""
+    if client is None:
+        return True
+    x = client[0] if isinstance(client, tuple | list) and len(client) == 2 else client
+    return not isinstance(x, dict) and hasattr(x, "__len__") and len(x) == 0
+
+
 def sequence_parts(*groups: Iterable[Parts]) -> set[str]:
     """The parts that are sequences of their own lengths with some client."""
     every = chain.from_iterable(groups)

@@ -8,7 +8,7 @@ make all the others large.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,12 +19,13 @@ from torch import Tensor
 from coterie.core import seeds
 from coterie.core.errors import DataError, SettingError
 from coterie.core.rows import Rows
-from coterie.core.sample_kinds import numbers_per_sample, stored_tensors
+from coterie.core.sample_kinds import numbers_per_sample, sample_kinds, stored_tensors
 from coterie.core.samples import place_rows, view_rows
 from coterie.data.client_samples import (
     Parts,
     have_targets,
     read_clients,
+    read_held_out,
     sequence_parts,
     store_clients,
 )
@@ -66,6 +67,14 @@ class Samples:
     def __len__(self) -> int:
         """The number of clients."""
         return len(self.offsets) - 1
+
+    def __repr__(self) -> str:
+        return f"<Samples: {int(self.sizes.sum()):,} of {len(self):,} clients, {self.form}>"
+
+    @property
+    def form(self) -> str:
+        """What a sample is like, in words; nothing of what is in any."""
+        return " and ".join(map(str, sample_kinds(self.x)))
 
     @property
     def sizes(self) -> Tensor:
@@ -121,12 +130,14 @@ class Samples:
 class Federation:
     """The data of a federation: what clients train on, what they are tested on, what is known.
 
-    The test part belongs to the same clients, unless `unseen` says that it belongs to others, which
-    never train and are served a model all the same.
+    By the validation part it is decided when training ends and which of several models is kept; in
+    it a client that trains may have no samples. The test part belongs to the same clients, unless
+    `unseen` says that it belongs to others, which never train and are served a model all the same.
     """
 
     train: Samples
     test: Samples | None = None
+    validation: Samples | None = field(default=None, kw_only=True)  # of the clients that train
     cluster: Tensor | None = None  # [m] true clusters
     unseen: bool = False  # the test part belongs to other clients
     test_cluster: Tensor | None = None  # [test clients] their true clusters, if unseen
@@ -146,6 +157,11 @@ class Federation:
             raise DataError(
                 f"{len(self.train)} clients train but {len(self.test)} are tested: "
                 "give each client its own test part, or say `unseen=True`"
+            )
+        if self.validation is not None and len(self.validation) != len(self.train):
+            raise DataError(
+                f"{len(self.train)} clients train but {len(self.validation)} have a validation "
+                "part: give each client its own, if without samples"
             )
         if self.test_cluster is not None and (
             self.test is None or len(self.test_cluster) != len(self.test)
@@ -167,6 +183,7 @@ class Federation:
         clients: Sequence[tuple[Any, Any]],
         *,
         test: Sequence[tuple[Any, Any]] | None = None,
+        validation: Sequence[tuple[Any, Any] | None] | None = None,
         cluster: Any = None,
         unseen: bool = False,
         test_cluster: Any = None,
@@ -177,7 +194,8 @@ class Federation:
         x may also be a list of n sequences of their own lengths, or several inputs: a tuple, or a
         dictionary with their names. y may be a list of n sequences, or [n, c] probabilities of c
         classes. docs/samples.md has examples. Where y is None with all clients, samples have no
-        targets and can only be clustered.
+        targets and can only be clustered. A client without samples for the validation has None
+        there in place of a pair.
 
         >>> import numpy as np
         >>> federation = Federation.from_clients(
@@ -187,13 +205,18 @@ class Federation:
         (2, [5, 2])
         """
         parts = read_clients(clients)
-        test_parts = None if test is None else read_clients(test)
-        sequences = sequence_parts(parts, test_parts or [])
+        others = [
+            None if test is None else read_clients(test),
+            None if validation is None else read_held_out(validation, parts),
+        ]
+        known = [parts, *(each for each in others if each is not None)]
+        sequences = sequence_parts(*known)
         train = Samples.store(parts, sequences)
-        tested = None if test_parts is None else Samples.store(test_parts, sequences)
+        stored = [None if each is None else Samples.store(each, sequences) for each in others]
         numbers, test_numbers = number_clusters(cluster, test_cluster)
-        labelled = have_targets([*parts, *(test_parts or [])])
-        return cls(train, tested, numbers, unseen, test_numbers, name=name, labelled=labelled)
+        labelled = have_targets([client for each in known for client in each])
+        found = cls(train, stored[0], numbers, unseen, test_numbers, name=name, labelled=labelled)
+        return replace(found, validation=stored[1])
 
     @staticmethod
     def from_table(
@@ -258,10 +281,29 @@ class Federation:
         """The number of clients that train."""
         return len(self.train)
 
+    def __repr__(self) -> str:
+        """What it is, without a row of anybody."""
+        counts = [f"{int(self.train.sizes.sum()):,} training"]
+        counts += [] if self.test is None else [f"{int(self.test.sizes.sum()):,} test"]
+        known = [
+            f"{len(self):,} clients",
+            f"{' and '.join(counts)} samples",
+            self.train.form,
+            f"{self.outputs} classes" if self.labelled and self.outputs > 1 else "",
+            "" if self.cluster is None else f"{len(self.cluster.unique())} true clusters",
+        ]
+        return f"<Federation {self.name}: {', '.join(filter(None, known))}>"
+
+    @property
+    def parts(self) -> dict[str, Samples]:
+        """The parts that there are, by name: `train`, `test` and `validation`."""
+        every = {"train": self.train, "test": self.test, "validation": self.validation}
+        return {name: part for name, part in every.items() if part is not None}
+
     @property
     def outputs(self) -> int:
         """The outputs that a network needs: one for each class, or one for real targets."""
-        targets = [stored_tensors(p.y)[0] for p in (self.train, self.test) if p is not None]
+        targets = [stored_tensors(part.y)[0] for part in self.parts.values() if len(part.y)]
         if targets[0].is_floating_point():
             return 1 if targets[0].dim() == 1 else targets[0].shape[-1]
         return self.class_count or max(int(values.max()) for values in targets) + 1

@@ -7,36 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from coterie.vectors.davies_bouldin import davies_bouldin_of_blocks
-
-# What coterie itself calls metrics; an algorithm's own metrics have other names.
-OF_SAMPLES = ("accuracy", "accuracy_macro", "f1", "f1_macro", "f1_micro", "loss")
-OF_TUNING = ("tuned", "tuned_distance", "davies_bouldin")
-OF_CLUSTERS = ("clusters", "ari", "nmi", "purity", "davies_bouldin_sent")
-OF_TRUTH = ("distance", "distance_nearest", "success", "success_nearest")
-OF_COPIES = ("success_any", "success_any_nearest")
-OF_ATTACKS = (
-    "attackers_accuracy",
-    "attackers_loss",
-    "attackers_train_accuracy",
-    "attackers_train_loss",
-    "attacker_share",
-    "attacking_teachers",
-    "excluded",
-    "detection_precision",
-    "detection_recall",
-    "false_exclusion",
-)
-FIXED_METRICS = frozenset(
-    [
-        *(f"{way}{name}" for way in ("", "train_") for name in OF_SAMPLES),
-        *(f"untuned_{way}{name}" for way in ("", "train_") for name in OF_SAMPLES),
-        *(*OF_TUNING, *OF_CLUSTERS, *OF_TRUTH, *OF_COPIES, *OF_ATTACKS),
-    ]
-)
 
 
 def clustering_scores(found: Tensor, true: Tensor) -> dict[str, float]:
@@ -97,6 +70,8 @@ def matched_fraction(found: Tensor, true: Tensor) -> float:
     >>> matched_fraction(torch.tensor([0, 0, 1, 2]), torch.tensor([5, 5, 5, 6]))
     0.75
     """
+    from scipy.optimize import linear_sum_assignment  # few runs need it, and it takes long
+
     counts = contingency_table(found, true)
     return float(counts[linear_sum_assignment(-counts)].sum() / counts.sum())
 
@@ -124,6 +99,8 @@ def distances_to_truth(models: Tensor, truth: Tensor) -> dict[str, float]:
     >>> distances_to_truth(torch.tensor([[0.0], [0.0]]), torch.tensor([[0.0], [3.0]]))
     {'distance_nearest': 0.0, 'distance': 1.5}
     """
+    from scipy.optimize import linear_sum_assignment
+
     apart = torch.cdist(models.double(), truth.double()).nan_to_num(nan=torch.inf)
     found = {"distance_nearest": float(apart.amin(1).mean())}
     if len(models) == len(truth):

@@ -30,11 +30,14 @@ from coterie.core.algorithm import Serving
 from coterie.core.cohort import Cohort
 from coterie.core.errors import SettingError
 from coterie.core.task import Task, TaskMetrics, task_metrics
+from coterie.evaluation.client_map import principal_components
 from coterie.evaluation.measures import davies_bouldin
 from coterie.tensors.lazy import dense
+from coterie.vectors.kmeans import compress
 
 Adapt = Callable[..., Tensor]
 MOST_NUMBERS = 2**26  # of models that are held at once, to see how far their clusters are apart
+MOST_PLACED = 400  # clients whose models are placed in a plane, as in Figure 3.4 of the thesis
 
 
 class TunedScores(NamedTuple):
@@ -123,6 +126,7 @@ class PersonalModels(NamedTuple):
     uses_own: Tensor | None = None  # [a] whether a client uses the model that it fine-tuned
     threshold: float | None = None  # of the distance; None: all use the model that they fine-tuned
     separation: float | None = None  # of the clusters of these models; None: not known
+    places: Tensor | None = None  # [a, 2] of these models in a plane, NaN unknown; None: all are
 
     def metrics(self) -> dict[str, float]:
         """Which share of clients uses its own model, the threshold, how far clusters are apart."""
@@ -143,8 +147,23 @@ def choose_personal(
         uses_own = moved.isfinite() & (moved > threshold)
     used = torch.where(uses_own[:, None], scores.tuned, scores.untuned)
     parts = (task_metrics(task, used), task_metrics(task, scores.untuned))
-    apart = None if scores.models is None else davies_bouldin(scores.models, serving.cluster)
-    return PersonalModels(serving, *parts, moved, uses_own, threshold, apart)
+    apart = places = None
+    if scores.models is not None:
+        apart = davies_bouldin(scores.models, serving.cluster)
+        places = place_models(scores.models)
+    return PersonalModels(serving, *parts, moved, uses_own, threshold, apart, places)
+
+
+def place_models(models: Tensor) -> Tensor:
+    """The two principal components of models [m, d], [m, 2]; of many, those of some, evenly spaced.
+
+    The others are NaN, and so are all where one is not finite.
+    """
+    places = torch.full((len(models), 2), torch.nan, dtype=torch.float64)
+    some = torch.linspace(0, len(models) - 1, min(MOST_PLACED, len(models))).round().long()
+    if len(some) and bool(models[some].isfinite().all()):
+        places[some] = principal_components(compress(models[some]))
+    return places
 
 
 def check_tunable(serving: Serving, name: str) -> None:

@@ -6,6 +6,7 @@ network, which score themselves and send sums.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 import torch
@@ -54,6 +55,7 @@ class Evaluation(NamedTuple):
     summary: TaskMetrics
     samples: SampleClusters | None = None
     groups: ClusterSummary | None = None  # where single clients are withheld
+    validation: Evaluation | None = None  # of the clients that train, on what they hold out
     attackers: Evaluation | None = None  # of those who attack; all else is of the honest ones
 
     @property
@@ -76,11 +78,15 @@ class Evaluation(NamedTuple):
 
 
 class Scorer(Protocol):
-    """Scores models on a part of the clients' data: `train` or `test`."""
+    """Scores models on a part of the clients' data: `train`, `validation` or `test`."""
 
     @property
     def tested(self) -> bool:
         """Whether there is a test part."""
+
+    @property
+    def validated(self) -> bool:
+        """Whether there is a validation part."""
 
     @property
     def task(self) -> Task:
@@ -97,7 +103,8 @@ class Scorer(Protocol):
     ) -> Evaluation:
         """Score each served client on its own samples, or on those of the clients `samples_of`.
 
-        Where an answer takes a message, `with_map` asks for the `map_rows` in the same one.
+        Clients without samples in that part are left out. Where an answer takes a message,
+        `with_map` asks for the `map_rows` in the same one.
         """
 
     def score_tuned(
@@ -124,27 +131,34 @@ class Scorer(Protocol):
 class SimulatedScorer:
     """Scores on the data of this machine.
 
-    `train` and `test` have the samples of both parts; `test` is made if there is a test part. Where
-    client steps run elsewhere, `population` is who trains.
+    `train` has the samples that models are judged on as those of training. `simulators` are those
+    of the other parts, by name; any that is not given is made. Where client steps run elsewhere,
+    `population` is who trains.
     """
 
     def __init__(
         self,
         federation: Federation,
         train: Simulator,
-        test: Simulator | None = None,
+        simulators: Mapping[str, Simulator] | None = None,
         *,
         population: Population | None = None,
     ) -> None:
         self.population = population or train
         self.train = train
-        self.test = test
-        if test is None and federation.test is not None:
-            self.test = train.with_samples(federation.test, first_test_id(federation))
+        self.simulators = {"train": train, **(simulators or {})}
+        for part, samples in federation.parts.items():
+            if part not in self.simulators:
+                first = first_id(federation, part)
+                self.simulators[part] = train.with_samples(samples, first)
 
     @property
     def tested(self) -> bool:
-        return self.test is not None
+        return "test" in self.simulators
+
+    @property
+    def validated(self) -> bool:
+        return "validation" in self.simulators
 
     @property
     def task(self) -> Task:
@@ -161,9 +175,16 @@ class SimulatedScorer:
     ) -> Evaluation:
         if serving.choose is not None:
             return withhold_clients(self.score(self._choose(serving), part, samples_of), serving)
-        on, ids = self._simulator(part), serving.ids
-        samples_of = ids if samples_of is None else samples_of
+        on = self._simulator(part)
+        samples_of = serving.ids if samples_of is None else samples_of
         sizes = on.samples.sizes[on.locate(samples_of)]
+        if bool((sizes == 0).any()):
+            serving, samples_of, sizes = (
+                serving.for_clients(sizes > 0),
+                samples_of[sizes > 0],
+                sizes[sizes > 0],
+            )
+        ids = serving.ids
         sums = MetricSums(on.task, len(ids))
         if not len(ids):
             nothing = torch.arange(0)
@@ -262,9 +283,8 @@ class SimulatedScorer:
         return serving.ids, torch.cat(chunks)[torch.cat(order).argsort()]
 
     def _simulator(self, part: str) -> Simulator:
-        simulator = self.train if part == "train" else self.test
-        assert simulator is not None, "there is no test part"
-        return simulator
+        assert part in self.simulators, f"there is no {part} part"
+        return self.simulators[part]
 
     def _choose(self, serving: Serving) -> Serving:
         """The same when clients have chosen, which nobody else is to know."""
@@ -335,6 +355,6 @@ def losses_among(cohort: Cohort, chosen: Tensor, models: Tensor) -> Tensor:
     return cohort.among(chosen).losses(models)
 
 
-def first_test_id(federation: Federation) -> int:
-    """The id of the first client of the test part; unseen clients are numbered after the others."""
-    return len(federation) if federation.unseen else 0
+def first_id(federation: Federation, part: str) -> int:
+    """The id of the first client of a part; unseen clients are numbered after the others."""
+    return len(federation) if federation.unseen and part == "test" else 0

@@ -1,139 +1,109 @@
-"""The statistics of a comparison: means over seeds, paired differences and their p-values."""
+"""Tests of significance between methods that were run several times.
+
+Runs are repeated with other seeds of the start, on other splits of the data, or both. Two methods
+are compared by their differences on the same seeds. Where the same samples are split anew each
+time, training parts overlap and the differences are not independent: a plain t-test would find far
+too much. The corrected resampled t-test (Nadeau and Bengio, Inference for the Generalization Error,
+Machine Learning 52, 2003) takes the variance of the mean of J differences d to be
+
+    (1/J + n_test / n_train) var(d)
+
+in place of var(d) / J, with J - 1 degrees of freedom. The p-values of several methods against the
+best are adjusted by Holm's procedure (Scandinavian Journal of Statistics 6, 1979).
+"""
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import mean, stdev
-from typing import Any, TypeGuard
-
-from scipy import stats
-
-from coterie.evaluation.measures import FIXED_METRICS
-
-# The metrics that a comparison shows, as far as the runs have them.
-SHOWN = ("accuracy", "accuracy_macro", "loss", "clusters", "ari", "distance")
-PERCENT = ("accuracy", "accuracy_macro")
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True)
-class ComparisonResults:
-    """The results of a comparison: metrics[federation][algorithm][seed].
+class Repeat(NamedTuple):
+    """What tells runs apart that are otherwise alike: runs of two methods are paired by it."""
 
-    A seed is any key by which runs of two algorithms are paired. Runs that failed are left out.
+    split: int | None  # the seed by which the data were drawn and split; None: they were given
+    start: int | None  # the seed of training
+    again: int = 0  # how many runs with these seeds came before
+
+
+def as_repeat(key: Any) -> Repeat:
+    """A key of a run as a repeat: what is none tells starts apart."""
+    return key if isinstance(key, Repeat) else Repeat(None, key)
+
+
+def has_splits(repeats: Iterable[Any]) -> bool:
+    """Whether runs are on several splits of the data."""
+    return len({as_repeat(repeat).split for repeat in repeats}) > 1
+
+
+def repeats_text(repeats: Iterable[Any]) -> str:
+    """What varies between runs, in words.
+
+    >>> repeats_text([Repeat(0, 0), Repeat(0, 1)])
+    '2 starts on one split of the data (split_seed=0)'
+    >>> repeats_text([Repeat(0, 0), Repeat(1, 1)])
+    '2 seeds, of the data and of the start alike'
+    >>> repeats_text([Repeat(0, 0), Repeat(1, 0)])
+    '2 splits of the data, one start on each (seed=0)'
     """
-
-    metrics: Mapping[str, Mapping[str, Mapping[Any, Mapping[str, Any]]]]
-
-    def shown_metrics(self, federation: str) -> list[str]:
-        """The metrics that are shown, as far as some run has them, and the algorithms' own."""
-        runs = [run for each in self.metrics[federation].values() for run in each.values()]
-        known = dict.fromkeys(name for run in runs for name in run)
-        own = [name for name in known if name not in FIXED_METRICS]
-        return [*(name for name in SHOWN if name in known), *own]
-
-    def best(self, federation: str) -> str:
-        """The algorithm with the highest mean accuracy, or the lowest loss where there is none.
-
-        Runs that diverged or failed do not count; an algorithm of which all did is never best.
-        """
-        groups = self.metrics[federation]
-        classified = any("accuracy" in run for runs in groups.values() for run in runs.values())
-
-        def merit(algorithm: str) -> float:
-            runs = [*groups[algorithm].values()]
-            if classified:
-                return mean_or(finite_metrics(runs, "accuracy"), -math.inf)
-            losses = finite_metrics(runs, "loss") or finite_metrics(runs, "train_loss")
-            return -mean_or(losses, math.inf)
-
-        return max(groups, key=merit)
-
-    def table(self, federation: str) -> tuple[list[str], list[list[str]]]:
-        """Headings and rows: mean and standard deviation over seeds, and how far behind the best.
-
-        The last column is the mean difference in accuracy to the best algorithm on the same seeds,
-        with the p-value of a paired t-test.
-        """
-        names, best = self.shown_metrics(federation), self.best(federation)
-        rows = []
-        for algorithm, runs in self.metrics[federation].items():
-            cells = [
-                metric_cell(name, [run[name] for run in runs.values() if name in run])
-                for name in names
-            ]
-            difference = self.difference_to_best(federation, algorithm, best)
-            rows.append([algorithm, *cells, difference])
-        return ["algorithm", *names, f"against {best}"], rows
-
-    def difference_to_best(self, federation: str, algorithm: str, best: str) -> str:
-        """The paired difference in accuracy to the best algorithm, and its p-value."""
-        mine, theirs = (self.metrics[federation][name] for name in (algorithm, best))
-        pairs = [
-            [100 * value for value in found]
-            for seed in mine
-            if seed in theirs
-            for found in [finite_metrics([mine[seed], theirs[seed]], "accuracy")]
-            if len(found) == 2
-        ]
-        if algorithm == best or not pairs:
-            return ""
-        one, two = ([pair[i] for pair in pairs] for i in (0, 1))
-        gaps = [a - b for a, b in zip(one, two, strict=True)]
-        # Without different gaps there is no test.
-        p = float(stats.ttest_rel(one, two).pvalue) if len(set(gaps)) > 1 else float("nan")
-        return f"{mean(gaps):+.2f}" + (f" (p = {p:.2g})" if p == p else "")
-
-    def csv(self) -> str:
-        """Every metric of every run, for a spreadsheet or another program."""
-        runs = [
-            (federation, algorithm, seed, run)
-            for federation, algorithms in self.metrics.items()
-            for algorithm, each in algorithms.items()
-            for seed, run in each.items()
-        ]
-        names = list(dict.fromkeys(name for *_, run in runs for name in run))
-        text = io.StringIO()
-        table = csv.writer(text, lineterminator="\n")
-        table.writerow(["federation", "algorithm", "seed", *names])
-        table.writerows([*run[:3], *(run[3].get(name) for name in names)] for run in runs)
-        return text.getvalue().rstrip("\n")
+    known = [as_repeat(repeat) for repeat in repeats]
+    splits, starts = ({each[i] for each in known} for i in (0, 1))
+    if len(known) == 1:
+        return "one run each"
+    if splits == {None}:
+        return f"{len(known)} starts on the same data"
+    if len(splits) == 1:
+        return f"{len(known)} starts on one split of the data (split_seed={min(map(str, splits))})"
+    if all(each.split == each.start for each in known):
+        return f"{len(splits)} seeds, of the data and of the start alike"
+    if len(starts) == 1:
+        only = min(map(str, starts))
+        return f"{len(splits)} splits of the data, one start on each (seed={only})"
+    return f"{len(splits)} splits of the data, {len(starts)} starts on each"
 
 
-def metric_cell(name: str, values: Sequence[float | None]) -> str:
-    """Mean and standard deviation of a metric, accuracies in percent.
+def independent_gaps(gaps: Mapping[Any, float]) -> list[float]:
+    """The differences that a test is of: of several splits their means over starts, else all.
 
-    A value that is None or not finite is that of a run that diverged; such are counted.
-
-    >>> metric_cell("accuracy", [0.5, 0.52]), metric_cell("ari", [1.0]), metric_cell("loss", [None])
-    ('51.00 ± 1.41', '1.000', 'diverged')
-    >>> metric_cell("loss", [1.0, 2.0, None])
-    '1.500 ± 0.707 (1 diverged)'
+    >>> independent_gaps({Repeat(0, 0): 1.0, Repeat(0, 1): 3.0, Repeat(1, 0): 5.0})
+    [2.0, 5.0]
     """
-    finite = [value for value in values if is_finite(value)]
-    if not finite:
-        return "diverged" if values else ""
-    factor, digits = (100, 2) if name in PERCENT else (1, 3)
-    text = f"{factor * mean(finite):.{digits}f}"
-    if len(finite) > 1:
-        text += f" ± {factor * stdev(finite):.{digits}f}"
-    lost = len(values) - len(finite)
-    return f"{text} ({lost} diverged)" if lost else text
+    if not has_splits(gaps):
+        return [*gaps.values()]
+    by_split: dict[int | None, list[float]] = {}
+    for repeat, gap in gaps.items():
+        by_split.setdefault(as_repeat(repeat).split, []).append(gap)
+    return [mean(each) for each in by_split.values()]
 
 
-def finite_metrics(runs: Iterable[Mapping[str, Any]], name: str) -> list[float]:
-    """The values of a metric in those runs that have one and did not diverge."""
-    return [run[name] for run in runs if is_finite(run.get(name))]
+def resampled_t_test(gaps: Sequence[float], ratio: float | None) -> float | None:
+    """The two-sided p-value of a mean difference of 0, over J splits.
+
+    `ratio` is that of test to training samples where the same samples are split anew each time; 0:
+    the differences are independent, and it is the paired t-test. None without different gaps, or
+    where the ratio is not known.
+
+    >>> round(resampled_t_test([2.0, 4.0, 3.0], 0.25), 4), round(resampled_t_test([2, 4, 3], 0), 4)
+    (0.0591, 0.0351)
+    """
+    if len(set(gaps)) < 2 or ratio is None:
+        return None
+    from scipy.special import stdtr
+
+    spread = stdev(gaps) * math.sqrt(1 / len(gaps) + ratio)
+    return float(2 * stdtr(len(gaps) - 1, -abs(mean(gaps)) / spread)) if spread else None
 
 
-def is_finite(value: Any) -> TypeGuard[float]:
-    """Whether a metric is a finite number: in JSON, others are null."""
-    return value is not None and math.isfinite(value)
+def holm(values: Sequence[float]) -> list[float]:
+    """p-values adjusted for how many there are: the smallest counts m times, the next m - 1, ...
 
-
-def mean_or(values: Sequence[float], missing: float) -> float:
-    """The mean, or `missing` where there is no value."""
-    return float(mean(values)) if values else missing
+    >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03])]
+    [0.03, 0.06, 0.06]
+    """
+    adjusted, so_far = [0.0] * len(values), 0.0
+    for rank, place in enumerate(sorted(range(len(values)), key=values.__getitem__)):
+        so_far = max(so_far, min(1.0, (len(values) - rank) * values[place]))
+        adjusted[place] = so_far
+    return adjusted

@@ -111,6 +111,8 @@ def run_fingerprint(
         [task.layout.names, task.layout.shapes],
         [samples_fingerprint(part) for part in (federation.train, federation.test)],
     ]
+    held_out = federation.validation
+    what += [] if held_out is None else [["validation", samples_fingerprint(held_out)]]
     # Named only where there are any, so that runs of before frozen weights keep their fingerprint.
     frozen = frozen_digest(task.module)
     what += [["frozen", frozen]] if frozen else []
@@ -128,7 +130,8 @@ def samples_fingerprint(part: Samples | None) -> list[Any]:
     """What tells one part of a federation from another: its sizes and a sample of its numbers."""
     if part is None:
         return []
-    rows = torch.linspace(0, len(part.y) - 1, min(len(part.y), 1000), dtype=torch.float64).long()
+    some = min(len(part.y), 1000)
+    rows = torch.linspace(0, max(0, len(part.y) - 1), some, dtype=torch.float64).long()
     total = hashlib.sha256()
     for tensor in (part.offsets, *stored_tensors(part.x[rows]), *stored_tensors(part.y[rows])):
         total.update(tensor.contiguous().view(torch.uint8).numpy().data)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,8 +13,9 @@ from coterie.core.errors import CoterieError, CoterieWarning, SettingError, did_
 from coterie.core.names import file_name
 from coterie.core.task import Task
 from coterie.data.federation import Federation
-from coterie.evaluation.significance import ComparisonResults, finite_metrics
-from coterie.experiment.comparison import DEFAULT_SEEDS, part_names
+from coterie.evaluation.results_table import ComparisonResults, finite_metrics
+from coterie.evaluation.significance import has_splits
+from coterie.experiment.comparison import DEFAULT_SEEDS, SeedPair, part_names
 from coterie.experiment.frames import import_pandas
 from coterie.experiment.plan import find_owners, make_plan, names_a_file
 from coterie.experiment.run import Run
@@ -29,6 +30,7 @@ from coterie.files import write_text
 from coterie.registry import algorithm_name, resolve
 from coterie.report import figures
 from coterie.report.comparison_page import render_comparison
+from coterie.report.pages import comparison_results
 from coterie.report.run_files import RunFiles
 from coterie.report.text_tables import latex_table, markdown_table
 
@@ -47,19 +49,19 @@ class ComparedRuns:
     """What became of the runs of a comparison."""
 
     groups: dict[str, dict[str, list[RunFiles]]]  # federation -> algorithm -> runs by seed
-    failures: dict[tuple[str, str, int], str]  # (federation, algorithm, seed) -> what went wrong
+    # (federation, algorithm, seeds) -> what went wrong
+    failures: dict[tuple[str, str, SeedPair], str]
+    metric: str = ""  # the one that decides; empty: that of the task
+
+    def __repr__(self) -> str:
+        labels = list(dict.fromkeys(label for each in self.groups.values() for label in each))
+        runs = sum(len(runs) for each in self.groups.values() for runs in each.values())
+        return f"<ComparedRuns: {', '.join(labels)} on {', '.join(self.groups)}, {runs} runs>"
 
     @property
     def results(self) -> ComparisonResults:
         """The metrics of all runs."""
-        return ComparisonResults(
-            {
-                federation: {
-                    label: {run.seed: run.metrics for run in runs} for label, runs in labels.items()
-                }
-                for federation, labels in self.groups.items()
-            }
-        )
+        return comparison_results(self.groups, self.metric)
 
     @property
     def table(self) -> Any:
@@ -79,22 +81,41 @@ class ComparedRuns:
 
     @property
     def runs(self) -> Any:
-        """A pandas frame with a row for each run: federation, algorithm, seed and its metrics."""
-        return import_pandas().DataFrame(
-            {"federation": federation, "algorithm": label, "seed": seed, **metrics}
-            for federation, labels in self.results.metrics.items()
-            for label, seeds in labels.items()
-            for seed, metrics in seeds.items()
+        """A pandas frame with a row for each run: federation, algorithm, seed and its metrics.
+
+        Where runs are on several splits of the data, the seed of the split stands behind that.
+        """
+        results = self.results
+        several = has_splits(
+            r for each in results.metrics.values() for runs in each.values() for r in runs
         )
+        return import_pandas().DataFrame(
+            {
+                "federation": federation,
+                "algorithm": label,
+                "seed": repeat.start,
+                **({"split_seed": repeat.split} if several else {}),
+                **metrics,
+            }
+            for federation, labels in results.metrics.items()
+            for label, runs in labels.items()
+            for repeat, metrics in runs.items()
+        )
+
+    def caption(self, federation: str = "") -> str:
+        """What the table of a federation says: what varies between runs, which test it has."""
+        return self.results.caption(federation or next(iter(self.groups)))
 
     def latex(self) -> str:
         """The table for a paper, one for each federation, as `coterie compare --format latex`."""
-        return "\n\n".join(latex_table(*self.results.table(each)) for each in self.groups)
+        return "\n\n".join(self._text(each, latex_table) for each in self.groups)
 
     def __str__(self) -> str:
-        return "\n\n".join(
-            f"{each}\n\n{markdown_table(*self.results.table(each))}" for each in self.groups
-        )
+        return "\n\n".join(f"{each}\n\n{self._text(each, markdown_table)}" for each in self.groups)
+
+    def _text(self, federation: str, form: Callable[..., str]) -> str:
+        results = self.results
+        return form(*results.table(federation), results.caption(federation))
 
     def figure(self, metric: str = "accuracy") -> Any:
         """A plotly figure: the mean of a metric at the end, with the deviation over seeds."""
@@ -115,8 +136,7 @@ class ComparedRuns:
 
     def report(self, path: str | Path = "report.html") -> Path:
         """Write a self-contained page about the comparison."""
-        tables = {each: self.results.table(each) for each in self.groups}
-        write_text(Path(path), render_comparison(self.groups, tables, Path(path).parent))
+        write_text(Path(path), render_comparison(self.groups, self.results, Path(path).parent))
         return Path(path)
 
     def _plot(self, figure: figures.Figure | None, metric: str) -> Any:
@@ -133,7 +153,8 @@ def compare(
     federations: Any,
     task: Task | None = None,
     *,
-    seeds: int | Sequence[int] = DEFAULT_SEEDS,
+    seeds: int | Sequence[int] | None = None,
+    split_seeds: int | Sequence[int] = 0,
     folder: str | Path | None = None,
     **settings: Any,
 ) -> ComparedRuns:
@@ -142,8 +163,10 @@ def compare(
     `algorithms` are instances or names, in a list or, with labels of their own, in a dict.
     `federations` is a federation with its `task`, a pair of both, a name as of `coterie run`, or
     several in a list or a dict. Settings go to every run that has them, as on the command line;
-    those of an instance are its own. With a `folder`, every run leaves its files in it, and one
-    that is there already is taken up. A run that fails is warned of and left out.
+    those of an instance are its own. `split_seeds` splits the data of a named federation anew as
+    often, with one start on each split unless `seeds` says more. With a `folder`, every run leaves
+    its files in it, and one that is there already is taken up. A run that fails is warned of and
+    left out.
 
     >>> import coterie
     >>> found = coterie.compare(
@@ -154,36 +177,53 @@ def compare(
     """
     chosen, sources = label_algorithms(algorithms), label_federations(federations, task)
     check_settings(chosen, sources, settings)
-    numbers = range(seeds) if isinstance(seeds, int) else seeds
-    if not len(numbers):
-        raise SettingError(f"`seeds` must be at least one, got {seeds}")
+    repeats = make_repeats(seeds, split_seeds)
+    if repeats[0].split_seed is not None and any(each.data for each in sources.values()):
+        raise SettingError(
+            "`split_seeds` must be 0 for a federation that is given as it is: its name, or that of "
+            "its file, can be split anew"
+        )
     parts = part_names(list(sources))
     groups: dict[str, dict[str, list[RunFiles]]] = {}
-    failures: dict[tuple[str, str, int], str] = {}
+    failures: dict[tuple[str, str, SeedPair], str] = {}
     for federation, source in sources.items():
         for label, algorithm in chosen.items():
             group = groups.setdefault(federation, {}).setdefault(label, [])
-            for seed in numbers:
-                name = f"{parts[federation]}-{file_name(label)}-{seed}"
+            for repeat in repeats:
+                name = f"{parts[federation]}-{file_name(label)}-{repeat.place}"
                 place = None if folder is None else Path(folder) / name
                 try:
-                    run = do_run(algorithm, source, seed, settings, place)
+                    run = do_run(algorithm, source, repeat, settings, place)
                 except CoterieError as error:
-                    failures[federation, label, seed] = str(error)
-                    text = f"{label} on {federation} with seed {seed} failed: {error}"
+                    failures[federation, label, repeat] = str(error)
+                    text = f"{label} on {federation} with seed {repeat.place} failed: {error}"
                     warnings.warn(text, CoterieWarning, stacklevel=2)
                 else:
                     facts = (run.config, run.records, run.result)
                     group.append(RunFiles(place or Path(), *facts, {}, {}, [], {}))
     if not any(group for labels in groups.values() for group in labels.values()):
         raise CoterieError(f"all runs failed: {next(iter(failures.values()))}")
-    return ComparedRuns(groups, failures)
+    metric = str(settings.get("metric", "auto"))
+    return ComparedRuns(groups, failures, "" if metric == "auto" else metric)
+
+
+def make_repeats(
+    seeds: int | Sequence[int] | None, split_seeds: int | Sequence[int]
+) -> list[SeedPair]:
+    """The seeds of each run of an algorithm on a federation."""
+    splits = range(split_seeds) if isinstance(split_seeds, int) else split_seeds
+    seeds = (1 if splits else DEFAULT_SEEDS) if seeds is None else seeds
+    starts = range(seeds) if isinstance(seeds, int) else seeds
+    if not len(starts):
+        raise SettingError(f"`seeds` must be at least one, got {seeds}")
+    known: list[int | None] = [*splits] or [None]
+    return [SeedPair(seed, split) for split in known for seed in starts]
 
 
 def do_run(
     algorithm: Algorithm[Any] | str,
     source: ComparedFederation,
-    seed: int,
+    repeat: SeedPair,
     settings: Mapping[str, Any],
     place: Path | None,
 ) -> Run:
@@ -196,12 +236,12 @@ def do_run(
             else algorithm
         )
         own = {name: settings[name] for name in setting_names(RunSettings) if name in settings}
-        own["seed"] = seed
+        own["seed"] = repeat.seed
         return simulate(method, *source.data, folder=place, resume=resume, **own)
     name = algorithm if isinstance(algorithm, str) else STAND_IN
     known = known_settings(algorithm, source, settings)
     words = [f"{key}={value}" for key, value in settings.items() if key in known]
-    plan = make_plan([name, source.name, *words, f"seed={seed}"])
+    plan = make_plan([name, source.name, *words, *repeat.words])
     if not isinstance(algorithm, str):
         plan = plan._replace(algorithm=algorithm, algorithm_name=algorithm_name(algorithm))
         plan = plan._replace(command="")

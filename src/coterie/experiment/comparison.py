@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from coterie.core.errors import SettingError, did_you_mean
 from coterie.core.names import file_name
-from coterie.evaluation.significance import ComparisonResults
+from coterie.evaluation.results_table import ComparisonResults
 from coterie.experiment.checkpoint import json_digest
 from coterie.experiment.plan import Owners, find_owners, names_a_file
 from coterie.experiment.settings import setting_names
@@ -19,14 +19,34 @@ from coterie.experiment.sweeps import Job
 DEFAULT_SEEDS = 3
 
 
+class SeedPair(NamedTuple):
+    """The seeds of a run of a comparison."""
+
+    seed: int
+    split_seed: int | None  # None: by the settings
+
+    @property
+    def words(self) -> list[str]:
+        """As they are on the command line."""
+        split = [] if self.split_seed is None else [f"split_seed={self.split_seed}"]
+        return [*split, f"seed={self.seed}"]
+
+    @property
+    def place(self) -> str:
+        """As a part of a folder's name."""
+        split = "" if self.split_seed is None else f"split{self.split_seed}-"
+        return f"{split}{self.seed}"
+
+
 @dataclass(frozen=True)
 class Comparison:
     """What is compared: every algorithm on every federation, with every seed."""
 
     algorithms: tuple[str, ...]
     federations: tuple[str, ...]
-    seeds: tuple[int, ...]
+    seeds: tuple[int, ...]  # of the start, and of the data unless these have their own
     settings: dict[str, str]  # by key, or algorithm.key for one algorithm alone
+    split_seeds: tuple[int, ...] = ()  # of the data; none: by the settings
 
     @classmethod
     def parse(cls, words: Sequence[str]) -> Comparison:
@@ -46,16 +66,17 @@ class Comparison:
             if times > 1:
                 raise SettingError(f"{name} is in the comparison twice")
         pairs = dict(word.split("=", 1) for word in words if "=" in word)
-        count = pairs.pop("seeds", str(DEFAULT_SEEDS))
-        if not count.isdecimal() or int(count) < 1:
-            raise SettingError(f"`seeds` must be a whole number of at least 1, got {count}")
-        first = pairs.pop("seed", "0")
-        if not first.isdecimal():
-            raise SettingError(f"`seed` must be a whole number, got {first}")
-        seeds = tuple(range(int(first), int(first) + int(count)))
-        comparison = cls(algorithms, federations, seeds, pairs)
+        splits = pop_range(pairs, "split_seeds", "") if "split_seeds" in pairs else ()
+        # Who asks for splits alone gets one start on each.
+        seeds = pop_range(pairs, "seeds", "1" if splits else str(DEFAULT_SEEDS))
+        comparison = cls(algorithms, federations, seeds, pairs, splits)
         comparison.check()
         return comparison
+
+    @property
+    def metric(self) -> str:
+        """The metric that decides; empty: that of the task."""
+        return self.settings.get("metric", "auto").replace("auto", "")
 
     def check(self) -> None:
         """Refuse names that nobody knows and settings that nothing in the comparison has."""
@@ -80,11 +101,20 @@ class Comparison:
         """Every run of the comparison, each in its own folder inside `folder`."""
         places = part_names(self.federations)
         return [
-            Job((algorithm, federation, *self._own(algorithm, federation), f"seed={seed}"), place)
+            Job(
+                (algorithm, federation, *self._own(algorithm, federation), *repeat.words),
+                folder / f"{places[federation]}-{file_name(algorithm)}-{repeat.place}",
+            )
             for federation in self.federations
             for algorithm in self.algorithms
-            for seed in self.seeds
-            for place in [folder / f"{places[federation]}-{file_name(algorithm)}-{seed}"]
+            for repeat in self.repeats
+        ]
+
+    @property
+    def repeats(self) -> list[SeedPair]:
+        """The seeds of each run of an algorithm on a federation."""
+        return [
+            SeedPair(seed, split) for split in self.split_seeds or (None,) for seed in self.seeds
         ]
 
     def _own(self, algorithm: str, federation: str) -> Iterable[str]:
@@ -123,22 +153,32 @@ def part_names(federations: Sequence[str]) -> dict[str, str]:
     }
 
 
+def pop_range(pairs: dict[str, str], name: str, usual: str) -> tuple[int, ...]:
+    """The seeds that `seeds=5` or `split_seeds=5` stand for, from `seed=` or `split_seed=` on."""
+    single = name.removesuffix("s")
+    count, first = pairs.pop(name, usual), pairs.pop(single, "0")
+    if not count.isdecimal() or int(count) < 1:
+        raise SettingError(f"`{name}` must be a whole number of at least 1, got {count}")
+    if not first.isdecimal():
+        raise SettingError(f"`{single}` must be a whole number, got {first}")
+    return tuple(range(int(first), int(first) + int(count)))
+
+
 def results_of_jobs(
     comparison: Comparison, results: Sequence[dict[str, Any] | None]
 ) -> ComparisonResults:
     """The results of the jobs of a comparison, in their order; None is one that failed."""
     pending = iter(results)
-    return ComparisonResults(
-        {
-            federation: {
-                algorithm: {
-                    seed: result["metrics"]
-                    for seed in comparison.seeds
-                    for result in [next(pending)]
-                    if result
-                }
-                for algorithm in comparison.algorithms
-            }
-            for federation in comparison.federations
+    groups = {
+        federation: {
+            algorithm: [
+                {"seed": repeat.seed, **result}
+                for repeat in comparison.repeats
+                for result in [next(pending)]
+                if result
+            ]
+            for algorithm in comparison.algorithms
         }
-    )
+        for federation in comparison.federations
+    }
+    return ComparisonResults.of(groups, comparison.metric)

@@ -5,20 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from coterie.core.errors import CoterieError
 from coterie.experiment.folder import Record
 
 COSTS = ("seconds", "asked", "answered", "scored", "bytes_down", "bytes_up")
 
 
 def import_pandas() -> Any:
-    """The pandas library; a sentence where it is not installed."""
-    try:
-        import pandas
-    except ImportError:
-        raise CoterieError(
-            "frames need the package pandas: pip install 'coterie[frames]'"
-        ) from None
+    """The pandas library, which takes a while to import."""
+    import pandas
+
     return pandas
 
 

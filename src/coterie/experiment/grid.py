@@ -30,7 +30,7 @@ from coterie.core.task import Task
 from coterie.data.federation import Federation
 from coterie.engine.copies.lockstep import LockstepClients, LockstepThreads
 from coterie.evaluation.evaluator import Evaluator
-from coterie.evaluation.scoring import SimulatedScorer, first_test_id
+from coterie.evaluation.scoring import SimulatedScorer, first_id
 from coterie.experiment.checkpoint import Checkpoint, json_digest
 from coterie.experiment.folder import Record, RunFolder
 from coterie.experiment.health import recorded_warnings
@@ -122,10 +122,13 @@ class Grid:
         clients: LockstepClients,
     ) -> Run:
         """A run whose work on clients waits for that of the other copies."""
-        train, test = clients.train(), None
-        if federation.test is not None:
-            test = clients.test(federation.test, train, first_test_id(federation))
-        scorer = SimulatedScorer(federation, train, test)
+        train = clients.train()
+        others = {
+            part: clients.judge(part, samples, train, first_id(federation, part))
+            for part, samples in federation.parts.items()
+            if part != "train"
+        }
+        scorer = SimulatedScorer(federation, train, others)
         return Run(
             algorithm,
             federation,

@@ -42,8 +42,12 @@ def personalise_newcomers(run: Run, federation: Federation) -> PersonalModels:
     if federation.unseen:
         raise DataError("newcomers that fine-tune must have training data, got test clients only")
     train = newcomers_of(run, federation)
-    test = None if federation.test is None else train.with_samples(federation.test, train.first)
-    scorer = SimulatedScorer(federation, train, test)
+    others = {
+        part: train.with_samples(samples, train.first)
+        for part, samples in federation.parts.items()
+        if part != "train"
+    }
+    scorer = SimulatedScorer(federation, train, others)
     serving = Evaluator(run.algorithm, federation, scorer, "train-loss").serve(run.state)
     check_tunable(serving, type(run.algorithm).__name__)
     _, scores = scorer.score_tuned(serving, tuning, "test" if scorer.tested else "train")

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.channel.attacks import attack_filters, draw_attackers
+from coterie.channel.attacks import attack_filters
 from coterie.channel.lost_replies import LoseReplies
 from coterie.channel.metering import ByteMeter
 from coterie.channel.model_spread import ModelSpread
@@ -121,13 +121,14 @@ class Participants:
         settings: RunSettings,
         bytes: ByteMeter,
         sampling: Sampling | None = None,
+        attackers: Tensor | None = None,
     ) -> None:
         self.population = population
         self.sampling = sampling or declared_sampling(settings, population.population)
         self.settings = settings
         self.bytes = bytes
         self.channel: tuple[Filter, ...] = (LoseReplies(settings.lost),) if settings.lost else ()
-        self.attackers = draw_attackers(settings, population.population, settings.seed)  # [m]
+        self.attackers = attackers  # [m] who attacks; None: nobody
         self.screen = settings.make_screen()
         self.spread = ModelSpread() if settings.davies_bouldin else None
         robust = settings.robust_mean

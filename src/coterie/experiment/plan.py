@@ -12,28 +12,26 @@ from coterie.core.errors import CheckpointError, DataError, SettingError, did_yo
 from coterie.core.settings import added_settings
 from coterie.core.task import Task
 from coterie.data.federation import Federation
+from coterie.data.holdout import hold_out
 from coterie.experiment.grid import Grid, grid_points
 from coterie.experiment.run import Run
 from coterie.experiment.run_result import run_config
 from coterie.experiment.settings import (
+    ATTACK_OPTIONS,
     NetworkChoice,
     RunSettings,
+    check_attack_given,
     check_no_clash,
     grid_text,
     make_settings,
     parse_grid,
     parse_settings,
     setting_names,
-    shadowed_options,
+    shadowed_settings,
     split_words,
 )
-from coterie.registry import (
-    FEDERATIONS,
-    entry_points_of,
-    full_name,
-    resolve,
-    suggestions,
-)
+from coterie.registry import full_name, resolve, suggestions
+from coterie.shelves import FEDERATIONS, entry_points_of
 from coterie.starts import settled_start
 from coterie.tasks.defaults import default_task, prepare_task
 
@@ -107,10 +105,14 @@ class Plan(NamedTuple):
     settings: RunSettings
     command: str
     grid: dict[str, tuple[Any, ...]] = {}  # noqa: RUF012 - settings with several values
+    asks_for_network: bool = False  # whether a word of the user's names it, in a run that is new
 
     def config(self) -> dict[str, Any]:
         """What config.json keeps: enough to make the same plan again."""
-        return run_config(self.algorithm_name, self.federation_name, self.values(), self.command)
+        names = self.algorithm_name, self.federation_name
+        resplits = bool(getattr(self.federation, "resplits", True))
+        data = {"seed": self.settings.data_seed, "resplits": resplits}
+        return run_config(*names, self.values(), self.command, data)
 
     def values(self) -> dict[str, Any]:
         """Every setting with its value."""
@@ -120,14 +122,22 @@ class Plan(NamedTuple):
         of_run = {name: value for name, value in asdict(self.settings).items() if name not in own}
         return own | of_run | several
 
+    def build(self) -> Federation:
+        """The federation by its name and settings."""
+        return build_federation(self.federation_name, self.federation, self.settings.data_seed)
+
+    def hold_out(self, federation: Federation) -> Federation:
+        """A federation with the validation part that the run asks for."""
+        return hold_out(federation, self.settings.validation, self.settings.data_seed)
+
     def prepare(self, federation: Federation) -> tuple[Federation, Task]:
         """A federation as the algorithm sees it, and what it learns there."""
-        return prepare_task(self.algorithm, federation, self.network)
+        named = self.network_name if self.asks_for_network else ""
+        return prepare_task(self.algorithm, federation, self.network, named)
 
     def run(self, config: dict[str, Any]) -> Run | Grid:
         """Load the data and make ready to run: one run, or copies for several starts or values."""
-        data = build_federation(self.federation_name, self.federation, self.settings.seed)
-        federation, task = self.prepare(data)
+        federation, task = self.prepare(self.hold_out(self.build()))
         if self.grid or self.settings.starts > 1:
             return Grid(self.algorithm, federation, task, self.settings, self.grid, config)
         return Run(self.algorithm, federation, task, self.settings, config)
@@ -158,8 +168,9 @@ def make_plan(words: list[str]) -> Plan:
     values = {key: value for key, value in suggested.items() if key in own} | given | path
     values["network"] = full_name("network", network or suggested["network"])
     plan = assemble_plan(algorithm, federation, owners, values, grid, command)
+    check_attack_given(set(given) - shadowed_settings(owners))
     list(grid_points(plan.algorithm, grid))  # refuses a value that the algorithm does not take
-    return plan
+    return plan._replace(asks_for_network=bool(network))
 
 
 def names_a_file(word: str) -> bool:
@@ -179,13 +190,14 @@ def assemble_plan(
 ) -> Plan:
     """The plan with these values; of settings with several it holds the first."""
     values = values | {name: several[0] for name, several in grid.items()}
-    shadowed = shadowed_options(owners)
+    shadowed = shadowed_settings(owners)
     settings = make_settings(
         RunSettings, {name: value for name, value in values.items() if name not in shadowed}
     )
-    if shadowed and settings.attack != "none":
+    options = shadowed & ATTACK_OPTIONS
+    if options and settings.attack != "none":
         raise SettingError(
-            f"`{min(shadowed)}` is an option of `attack` and a setting of {algorithm}, "
+            f"`{min(options)}` is an option of `attack` and a setting of {algorithm}, "
             f"{federation} or {values['network']}, which cannot be attacked: rename it there"
         )
     kind = make_settings(owners.algorithm, values)

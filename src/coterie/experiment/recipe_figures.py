@@ -1,4 +1,4 @@
-"""The picture of a recipe: its rates, and metrics of its entries by round.
+"""The picture of a recipe: its rates, metrics of its entries by round, and clients in a plane.
 
     [[curves]]                      # one panel
     title = "(a) Gaussian clusters"
@@ -7,8 +7,15 @@
     log = "y"                       # without it, both axes are linear
     per_round = 20                  # training steps of a round, where the axis is to count these
 
-`coterie reproduce` keeps the means over seeds beside the other numbers, and draws the picture from
-those: `recipes/PAPER/NAME-quick.svg` or `-full.svg`.
+    [[scatter]]                     # one panel: the clients of the first run of an entry
+    title = "FeSEM(4)"
+    entry = "FeSEM(4)"
+    x = "tuned_x"                   # columns of clients.json
+    y = "tuned_y"
+    by = "cluster"                  # a colour for each
+
+`coterie reproduce` keeps means over seeds, and where clients are, beside the other numbers, and
+draws the picture from those: `recipes/PAPER/NAME-quick.svg` or `-full.svg`.
 """
 
 from __future__ import annotations
@@ -21,6 +28,7 @@ from statistics import mean, stdev
 from typing import Any, NamedTuple
 
 from coterie.experiment.rates import EachEntry, Rate, fit_power, theory_law
+from coterie.files import read_json
 from coterie.report.run_files import read_run
 from coterie.report.svg_charts import Panel, Series
 
@@ -64,6 +72,46 @@ class CurvePanel:
         return Panel(self.title, series, self.x_label, y_label, self.log)
 
 
+Points = dict[str, list[tuple[float, float]]]  # by what they are told apart by
+
+
+@dataclass(frozen=True)
+class ScatterPanel:
+    """The clients of the first run of an entry, by two columns of its table of clients."""
+
+    title: str
+    entry: str
+    x: str
+    y: str
+    by: str = "cluster"
+
+    def read(self, folder: Path) -> Points:
+        """The points of a run in `folder`; clients of whom something is not known are left out."""
+        columns = read_json(folder / "clients.json", {})["clients"]
+        found: Points = {}
+        for x, y, group in zip(columns[self.x], columns[self.y], columns[self.by], strict=True):
+            if x is not None and y is not None and group is not None:
+                found.setdefault(str(group), []).append((round(x, 4), round(y, 4)))
+        return dict(sorted(found.items()))
+
+    def draw(self, points: Mapping[str, Points]) -> Panel:
+        """The panel with what is known, by title."""
+        series = []
+        for group, own in points.get(self.title, {}).items():
+            x, y = [point[0] for point in own], [point[1] for point in own]
+            series.append(Series(f"{self.by} {group} ({len(own)})", x, y, line=False))
+        return Panel(self.title, series, self.x, self.y)
+
+
+def read_points(
+    folders: Mapping[str, Sequence[Path]], panels: Sequence[ScatterPanel]
+) -> dict[str, Points]:
+    """What panels show of the runs in `folders`, by title."""
+    return {
+        each.title: each.read(folders[each.entry][0]) for each in panels if each.entry in folders
+    }
+
+
 class RecipeNumbers(NamedTuple):
     """What a picture is drawn from."""
 
@@ -71,6 +119,7 @@ class RecipeNumbers(NamedTuple):
     rates: Sequence[Rate]
     panels: Sequence[CurvePanel]
     record: Mapping[str, Any]  # what was measured in one mode
+    scatters: Sequence[ScatterPanel] = ()
 
 
 def read_curves(folders: Mapping[str, Sequence[Path]], panels: Sequence[CurvePanel]) -> EntryCurves:
@@ -134,4 +183,5 @@ def recipe_panels(numbers: RecipeNumbers) -> list[Panel]:
     names = [entry.name for entry in numbers.entries]
     curves = numbers.record.get("curves", {})
     drawn = [panel.draw(names, curves) for panel in numbers.panels]
+    drawn += [panel.draw(numbers.record.get("points", {})) for panel in numbers.scatters]
     return [panel for panel in (*rate_panels(numbers), *drawn) if panel.points]

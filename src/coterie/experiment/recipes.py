@@ -3,83 +3,46 @@
 A recipe is `recipes/PAPER/NAME.toml`. Each of its entries is a line of `coterie run`, what the
 paper prints for it, and how near ours should come. An entry with `each`, a list of tables, stands
 for one entry for each of them, their values filled in where {name} stands; they may have what was
-`published` for them, and those that say `quick = false` are left out of the quick mode. An entry
-with `pool`, such a list too, is one line of the paper that is a mean over several runs. Where
-{seed} stands the seed is filled in. `coterie reproduce` runs the entries and keeps what it measured
-in `recipes/PAPER/NAME.json`. A recipe may ask for the slopes of numbers (`rates.py`)
-and for curves (`recipe_figures.py`), which are drawn beside it. All tables and figures of the
-papers, also those without a recipe, are in `recipes/papers.toml`.
+`published` for them, and those that say `quick = false` are left out of the quick mode. Values that
+several entries have are `[lists]` (`recipe_entries.py`). An entry with `pool`, such a list too, is
+one line of the paper that is a mean over several runs. Where {seed} stands the seed is filled in.
+`coterie reproduce` runs the entries and keeps what it measured in `recipes/PAPER/NAME.json`. A
+recipe may ask for the slopes of numbers (`rates.py`), for tables by two of the values that entries
+differ in (`recipe_tables.py`), and for curves (`recipe_figures.py`), which are drawn beside it. All
+tables and figures of the papers, also those without a recipe, are in `recipes/papers.toml`.
 """
 
 from __future__ import annotations
 
 import itertools
-import shlex
 import tomllib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 import coterie
 from coterie.core.errors import SettingError, did_you_mean
-from coterie.evaluation.significance import finite_metrics
+from coterie.evaluation.results_table import finite_metrics
 from coterie.experiment import rates
 from coterie.experiment.rates import Rate
-from coterie.experiment.recipe_figures import CurvePanel, EntryCurves, RecipeNumbers, recipe_panels
+from coterie.experiment.recipe_entries import Entry
+from coterie.experiment.recipe_figures import (
+    CurvePanel,
+    RecipeNumbers,
+    ScatterPanel,
+    read_curves,
+    read_points,
+    recipe_panels,
+)
+from coterie.experiment.recipe_tables import Number, Pivot
 from coterie.experiment.sweeps import Job
 from coterie.files import read_json, to_json, write_text
 from coterie.report.svg_charts import draw_charts
 from coterie.report.text_tables import markdown_table
 
-Number = tuple[float, float]  # mean and standard deviation over seeds
 MODES = ("quick", "full")
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One line of a table: what is run, what was published, how near is near enough."""
-
-    name: str
-    run: str  # words of `coterie run`, without the seed, before values are filled in
-    quick: str | None  # settings that make it quick; None: left out in quick mode
-    published: dict[str, float]
-    tolerance: dict[str, float]
-    template: str = ""  # its name before values were filled in
-    values: dict[str, Any] = field(default_factory=dict)  # these values
-    pool: Sequence[dict[str, Any]] = ({},)  # further values: a run for each, whose mean is meant
-
-    def words(self, mode: str, seed: int) -> list[tuple[str, ...]]:
-        """The words of `coterie run` for every run with a seed, quick or full."""
-        return [
-            (*self._words(mode, {**self.values, **pooled, "seed": seed}), f"seed={seed}")
-            for pooled in self.pool
-        ]
-
-    def _words(self, mode: str, values: dict[str, Any]) -> list[str]:
-        words = shlex.split(self.run.format(**values))
-        if mode == "full":
-            return words
-        quick = shlex.split((self.quick or "").format(**values))
-        changed = dict(word.split("=", 1) for word in quick)
-        kept = [word for word in words if word.partition("=")[0] not in changed]
-        return kept + [f"{key}={value}" for key, value in changed.items()]
-
-    @classmethod
-    def expand(cls, raw: dict[str, Any]) -> Iterator[Entry]:
-        """The entries that an `[[entry]]` of a recipe stands for."""
-        for values in raw.get("each", [{}]):
-            yield cls(
-                raw["name"].format(**values),
-                raw["run"],
-                raw.get("quick") if values.get("quick", True) else None,
-                values.get("published", raw.get("published", {})),
-                raw.get("tolerance", {}),
-                raw["name"],
-                values,
-                raw.get("pool", [{}]),
-            )
 
 
 @dataclass(frozen=True)
@@ -99,15 +62,26 @@ class Recipe:
     show: Sequence[str] = ()  # metrics to show also where the paper prints none
     rates: Sequence[Rate] = ()
     panels: Sequence[CurvePanel] = ()  # curves by round
+    scatters: Sequence[ScatterPanel] = ()  # clients in a plane
+    pivots: Sequence[Pivot] = ()  # tables by two values
 
     @classmethod
     def read(cls, path: Path) -> Recipe:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
         seeds = {"quick": raw.pop("quick_seeds", 1), "full": raw.pop("seeds")}
-        entries = [entry for each in raw.pop("entry") for entry in Entry.expand(each)]
+        lists = raw.pop("lists", {})
+        entries = [entry for each in raw.pop("entry") for entry in Entry.expand(each, lists)]
         slopes = [Rate(**each) for each in raw.pop("rate", [])]
-        panels = [CurvePanel(**each) for each in raw.pop("curves", [])]
-        return cls(path, seeds, entries, rates=slopes, panels=panels, **raw)
+        return cls(
+            path,
+            seeds,
+            entries,
+            rates=slopes,
+            panels=[CurvePanel(**each) for each in raw.pop("curves", [])],
+            scatters=[ScatterPanel(**each) for each in raw.pop("scatter", [])],
+            pivots=[Pivot(**each) for each in raw.pop("pivot", [])],
+            **raw,
+        )
 
     @property
     def name(self) -> str:
@@ -152,31 +126,52 @@ class Recipe:
         mode: str,
         seeds: int,
         numbers: dict[str, dict[str, Number]],
-        curves: EntryCurves | None = None,
+        folders: Mapping[str, Sequence[Path]] | None = None,
     ) -> Path:
-        """Write what was measured beside the recipe; numbers of other entries and modes stay."""
+        """Write what was measured beside the recipe; numbers of other entries and modes stay.
+
+        What is drawn is read from the `folders` of the runs of each entry.
+        """
         path = self.path.with_suffix(".json")
         before = self.measured.get(mode, {"seeds": {}, "entries": {}})
         names = [entry.name for entry in self.entries]
         kept = {
             "seeds": {**before["seeds"], **dict.fromkeys(numbers, seeds)},
             "entries": {**before["entries"], **numbers},
-            "curves": {**before.get("curves", {}), **(curves or {})},
+            "curves": {**before.get("curves", {}), **read_curves(folders or {}, self.panels)},
         }
         record: dict[str, Any] = {"coterie": coterie.__version__}
         for part, found in kept.items():
             if found or part != "curves":
                 record[part] = {name: found[name] for name in names if name in found}
+        points = {**before.get("points", {}), **read_points(folders or {}, self.scatters)}
+        if points:
+            record["points"] = points
         write_text(path, to_json({**self.measured, mode: record}, indent=2) + "\n")
         return path
+
+    def stored_numbers(self, mode: str, only: str = "") -> dict[str, dict[str, Number]]:
+        """What was measured of the chosen entries in a mode before."""
+        chosen = [entry.name for entry in self.select_entries(mode, only).values()]
+        known = self.measured.get(mode, {"entries": {}})["entries"]
+        found = {name: known[name] for name in chosen if name in known}
+        if not found:
+            raise SettingError(f"nothing was measured of these entries of {self.name}, {mode}")
+        return found
 
     def rate_rows(self, mode: str) -> list[list[str]]:
         """The measured slopes beside those of the theory, by all that was measured in a mode."""
         return rates.rate_rows(self.rates, self.entries, self.measured[mode])
 
+    def tables(self, mode: str) -> list[str]:
+        """The tables that a recipe asks for, in Markdown, of all that was measured in a mode."""
+        known = self.measured.get(mode, {"entries": {}})["entries"]
+        return [each.markdown(self.entries, known) for each in self.pivots]
+
     def save_picture(self, mode: str) -> Path | None:
         """Draw what was measured in a mode beside the recipe, if there is something to draw."""
-        numbers = RecipeNumbers(self.entries, self.rates, self.panels, self.measured[mode])
+        shown = self.rates, self.panels, self.measured[mode], self.scatters
+        numbers = RecipeNumbers(self.entries, *shown)
         panels = recipe_panels(numbers)
         if not panels:
             return None

@@ -16,6 +16,7 @@ from coterie.channel.attacks import draw_attackers
 from coterie.channel.metering import ByteMeter
 from coterie.core.algorithm import Algorithm, Serving, serve_clients
 from coterie.core.errors import SettingError
+from coterie.core.names import short_name
 from coterie.core.population import Population
 from coterie.core.sampling import Sampling
 from coterie.core.task import Task
@@ -23,6 +24,7 @@ from coterie.core.validate import at_most_clients
 from coterie.data.federation import Federation
 from coterie.engine.simulator import Simulator
 from coterie.evaluation.evaluator import Evaluator
+from coterie.evaluation.honest import HonestClients
 from coterie.evaluation.personal import PersonalModels
 from coterie.evaluation.scoring import Evaluation, SimulatedScorer
 from coterie.experiment.checkpoint import run_fingerprint
@@ -47,6 +49,8 @@ from coterie.registry import algorithm_name
 from coterie.tasks.defaults import check_labelled
 from coterie.tensors.threads import adaptive_threads
 
+# What is told of a run in a line, as far as it is known.
+SHOWN_METRICS = ("accuracy", "train_accuracy", "loss", "train_loss", "clusters", "ari")
 OnRound = Callable[[Record, "Run"], object]  # called after each round, with its record
 
 
@@ -82,8 +86,8 @@ class Run:
         check_fine_tuning(algorithm, settings)
         check_threats(algorithm, settings, len(federation))
         check_labelled(algorithm, federation, task)
-        for part in (federation.train, federation.test):
-            if part is not None:
+        for part in federation.parts.values():
+            if len(part.y):
                 task.check_samples(part.x, part.y)
         self.algorithm = algorithm
         self.federation = federation
@@ -109,6 +113,17 @@ class Run:
         self.folder: RunFolder | None = None
         self.stopped = False  # whether the rounds that are left are not to be done
         self.chosen: dict[str, Any] = {}  # of several copies: which this is, and what they did
+
+    def __repr__(self) -> str:
+        """What it is, and what the last evaluation said; nothing is computed for it."""
+        names = f"{short_name(self.config['algorithm'])} on {short_name(self.config['federation'])}"
+        done = f"{self.rounds} of {self.settings.rounds} rounds, seed {self.settings.seed}"
+        evaluated: dict[str, float] = next(
+            (record["metrics"] for record in reversed(self.records) if record["metrics"]), {}
+        )
+        told = [f"{name} {evaluated[name]:.4g}" for name in SHOWN_METRICS if name in evaluated]
+        place = [] if self.folder is None else [str(self.folder.path)]
+        return f"<Run of {names}: {', '.join([done, *told, *place])}>"
 
     @property
     def population(self) -> Population:
@@ -365,7 +380,7 @@ def simulated_clients(
     algorithm: Algorithm[Any], federation: Federation, task: Task, settings: RunSettings
 ) -> tuple[Simulator, Evaluator]:
     """The clients of a federation, simulated on this machine, and who scores on their data."""
-    clients, judged = attacked_clients(federation, task, settings)
-    scorer = SimulatedScorer(federation, judged)
     attackers = draw_attackers(settings, len(federation), settings.seed)
-    return clients, Evaluator(algorithm, federation, scorer, settings.protocol, attackers=attackers)
+    clients, judged = attacked_clients(federation, task, settings, attackers)
+    scorer, honest = SimulatedScorer(federation, judged), HonestClients(attackers)
+    return clients, Evaluator(algorithm, federation, scorer, settings.protocol, honest=honest)

@@ -21,15 +21,24 @@ if TYPE_CHECKING:
 
 
 def run_config(
-    algorithm: str, federation: str, settings: dict[str, Any], command: str = ""
+    algorithm: str,
+    federation: str,
+    settings: dict[str, Any],
+    command: str = "",
+    data: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """What config.json says of a run that starts now; no command if it was made in Python."""
+    """What config.json says of a run that starts now; no command if it was made in Python.
+
+    data  the seed by which the federation was drawn and split, and whether another one splits the
+          same samples anew; None: it was given as it is
+    """
     return {
         "coterie": __version__,
         "algorithm": algorithm,
         "federation": federation,
         "settings": settings,
         "command": command,
+        "data": data or {},
         "started": datetime.now().isoformat(timespec="seconds"),
     }
 
@@ -44,6 +53,7 @@ def run_result(run: Run) -> dict[str, Any]:
         "rounds": run.rounds,
         "seed": run.settings.seed,
         "metrics": run.metrics,
+        "data": {**run.config.get("data", {}), **sample_counts(run)},
         "scored": run.evaluation.scored,
         "bytes_down": run.bytes.total("down"),
         "bytes_up": run.bytes.total("up"),
@@ -57,6 +67,13 @@ def run_result(run: Run) -> dict[str, Any]:
         **({"teachers": training.teachers} if training.teachers else {}),
         **run.chosen,
     }
+
+
+def sample_counts(run: Run) -> dict[str, int]:
+    """How many samples each part has, as far as that is known here."""
+    parts = {"train": run.federation.train, "test": run.federation.test}
+    counts = {name: len(part.y) for name, part in parts.items() if part is not None}
+    return counts | {"train": int(run.evaluator.scorer.sizes("train").sum())}
 
 
 def write_outcome(run: Run, folder: RunFolder) -> None:

@@ -7,7 +7,7 @@ network and the run share one space without prefixes. What a setting means is wr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from typing import Any, NamedTuple, get_type_hints
@@ -16,8 +16,9 @@ from coterie.channel.attacks import AttackSettings
 from coterie.channel.defences import DefenceSettings
 from coterie.core.errors import SettingError, did_you_mean
 from coterie.core.settings import Settings, setting
-from coterie.core.validate import above, at_least, fraction, one_of
+from coterie.core.validate import OneOf, above, at_least, below_one, fraction, one_of
 from coterie.engine.devices import check_device
+from coterie.evaluation.metrics import METRICS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +27,9 @@ class PlainRunSettings(Settings):
 
     rounds: int = setting(100, "rounds T", at_least(1))
     seed: int = setting(0, "all randomness, of data and training, comes from it", at_least(0))
+    split_seed: int = setting(
+        -1, "seed by which data are drawn and split; -1: seed", at_least(-1), added=True
+    )
     starts: int = setting(1, "independent starts; the best by training loss is kept", at_least(1))
     fraction: float = setting(1.0, "share of the clients that take part in a round", fraction)
     per_round: int = setting(
@@ -37,7 +41,7 @@ class PlainRunSettings(Settings):
         one_of("fixed", "poisson"),
         added=True,
     )
-    lost: float = setting(0.0, "probability that a client's reply is lost")
+    lost: float = setting(0.0, "probability that a client's reply is lost", below_one)
     withhold: str = setting(
         "nothing",
         "what the server is not told; clusters: who is in which cluster",
@@ -46,6 +50,12 @@ class PlainRunSettings(Settings):
     )
     protocol: str = setting(
         "auto", "data by which a client chooses a model", one_of("auto", "train-loss", "test-loss")
+    )
+    validation: float = setting(
+        0.0,
+        "share of a client's training samples that is held out, to end training and choose by",
+        below_one,
+        added=True,
     )
     finetune: int = setting(
         0,
@@ -63,6 +73,12 @@ class PlainRunSettings(Settings):
     finetune_distance: float = setting(
         3.0, "how far that is, in medians of the distance over all clients", above(0), added=True
     )
+    metric: str = setting(
+        "auto",
+        "by which a run is judged; auto: accuracy, AUC if one of two classes is rare, R2, or loss",
+        OneOf(("auto", *METRICS)),
+        added=True,
+    )
     evaluate: int = setting(1, "rounds between two evaluations", at_least(1))
     checkpoint: int = setting(0, "rounds between checkpoints; 0: in 5 % of the time", at_least(0))
     chunk: int = setting(0, "clients simulated at a time; 0: by the model's size", at_least(0))
@@ -75,6 +91,11 @@ class PlainRunSettings(Settings):
     device: str = setting("cpu", "where client steps run: cpu, cuda, or cuda:N for one of several")
 
     @property
+    def data_seed(self) -> int:
+        """The seed by which data are drawn and split."""
+        return self.seed if self.split_seed < 0 else self.split_seed
+
+    @property
     def withheld(self) -> bool:
         """Whether the server is not told which client is in which cluster."""
         return self.withhold == "clusters"
@@ -82,10 +103,6 @@ class PlainRunSettings(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_device(self.device)
-        if not 0 <= self.lost < 1:
-            raise SettingError(
-                f"`lost` of RunSettings must be at least 0 and below 1, got {self.lost:g}"
-            )
         if self.finetune_for != "all" and not self.finetune:
             raise SettingError(
                 f"`finetune_for` of RunSettings must be all where `finetune` is 0, for nobody "
@@ -115,6 +132,18 @@ class RunSettings(DefenceSettings, AttackSettings, PlainRunSettings):
 
 # An algorithm or data of a user's own may have settings of these names, if nobody attacks.
 ATTACK_OPTIONS = frozenset(field.name for field in fields(AttackSettings)) - {"attack"}
+# Data that split themselves have this setting in place of the run.
+YIELDED = ATTACK_OPTIONS | {"validation"}
+
+
+def check_attack_given(given: Collection[str]) -> None:
+    """Refuse options of an attack among settings that name none: they would do nothing."""
+    options = ATTACK_OPTIONS & set(given)
+    if options and "attack" not in given:
+        raise SettingError(
+            f"`{min(options)}` says how clients attack: say which attack it is of, as in "
+            "attack=boosted"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,12 +196,12 @@ def split_words(words: Iterable[str]) -> tuple[list[str], list[str]]:
 def check_no_clash(owners: Iterable[type]) -> None:
     """Refuse classes that share the name of a setting: both would get one value.
 
-    The options of an attack are the run's last: see `shadowed_options`.
+    What the run yields to others is theirs: see `shadowed_settings`.
     """
     owner_of: dict[str, str] = {}
     for owner in owners:
         for name in setting_names(owner):
-            if owner is RunSettings and name in ATTACK_OPTIONS:
+            if owner is RunSettings and name in YIELDED:
                 continue
             if name in owner_of:
                 raise SettingError(
@@ -182,10 +211,10 @@ def check_no_clash(owners: Iterable[type]) -> None:
             owner_of[name] = owner.__name__
 
 
-def shadowed_options(owners: Iterable[type]) -> frozenset[str]:
-    """The options of an attack whose names other owners of a run have settings of."""
+def shadowed_settings(owners: Iterable[type]) -> frozenset[str]:
+    """The settings that a run yields to other owners, which have some of the same names."""
     others = setting_names(*(owner for owner in owners if owner is not RunSettings))
-    return ATTACK_OPTIONS & frozenset(others)
+    return YIELDED & frozenset(others)
 
 
 def parse_settings(words: Iterable[str], owners: Iterable[type]) -> dict[str, Any]:

@@ -14,11 +14,12 @@ from coterie.core.errors import SettingError, did_you_mean
 from coterie.core.sampling import Sampling
 from coterie.core.task import Task
 from coterie.data.federation import Federation
+from coterie.data.holdout import hold_out
 from coterie.experiment.grid import Grid
 from coterie.experiment.initial import Initial
 from coterie.experiment.participants import make_sampling
 from coterie.experiment.run import OnRound, Run
-from coterie.experiment.settings import RunSettings, setting_names
+from coterie.experiment.settings import RunSettings, check_attack_given, setting_names
 from coterie.starts import settled_start
 from coterie.tasks.defaults import algorithm_task
 
@@ -66,6 +67,7 @@ def simulate(
     """
     check_arguments(algorithm, federation, task)
     wanted = make_run_settings(settings)
+    federation = hold_out(federation, wanted.validation, wanted.data_seed)
     algorithm = settled_start(algorithm_for_rounds(algorithm, wanted.rounds), wanted.wary)
     task = algorithm_task(algorithm, federation, task)
     sampling = None if participants is None else make_sampling(participants)
@@ -92,7 +94,9 @@ def make_run_settings(settings: Mapping[str, Any]) -> RunSettings:
         if name not in known:
             near = did_you_mean(name, known) or f" (settings: {', '.join(known)})"
             raise SettingError(f"no setting of a run is named {name}{near}")
-    return RunSettings(**settings)
+    wanted = RunSettings(**settings)
+    check_attack_given(settings)
+    return wanted
 
 
 def check_arguments(algorithm: object, federation: object, task: object) -> None:

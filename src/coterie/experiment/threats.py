@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.channel.attacks import draw_attackers
 from coterie.channel.poisoning import CleanChoice, poison_samples
 from coterie.core.algorithm import Algorithm, Info, traits_of
 from coterie.core.clients import is_client_step
@@ -51,11 +50,10 @@ def check_threats(algorithm: Algorithm[Any], settings: RunSettings, clients: int
 
 
 def attacked_clients(
-    federation: Federation, task: Task, settings: RunSettings
+    federation: Federation, task: Task, settings: RunSettings, attackers: Tensor | None
 ) -> tuple[Simulator, Simulator]:
     """Simulated clients as they train, with poisoned labels, and the same as they are judged."""
     chunk, device, seed = settings.chunk, settings.device, settings.seed
-    attackers = draw_attackers(settings, len(federation), seed)
     classes = federation.outputs if federation.train.has_labels else 0
     if settings.poison != "keep" and not task.predicts:
         raise SettingError(

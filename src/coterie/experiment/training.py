@@ -27,7 +27,7 @@ from coterie.core.sampling import Sampling
 from coterie.core.state import annotated_state, describe_state, rebuild_state, state_tensors
 from coterie.core.task import Task
 from coterie.evaluation.evaluator import Evaluator
-from coterie.evaluation.measures import FIXED_METRICS
+from coterie.evaluation.metrics import FIXED_METRICS
 from coterie.experiment.checkpoint import Checkpoint
 from coterie.experiment.finetuning import make_fine_tuning
 from coterie.experiment.folder import Record
@@ -84,7 +84,9 @@ class Training:
         self.population = population
         tuning = make_fine_tuning(self.algorithm, self.settings)
         self.evaluator = replace(evaluator, withheld=self.settings.withheld, tuning=tuning)
-        self.participants = Participants(population, self.settings, self.bytes, self.sampling)
+        self.participants = Participants(
+            population, self.settings, self.bytes, self.sampling, evaluator.honest.attackers
+        )
 
     def begin(self) -> None:
         """Let the algorithm make its first state."""

@@ -182,7 +182,7 @@ def app_from_arguments(arguments: list[str]) -> App:
     network = read_network_settings(of_network)
     schema = None
     if plan.federation_name == "table":
-        prepared = plan.federation.prepare(plan.federation.path, plan.settings.seed)
+        prepared = plan.federation.prepare(plan.federation.path, plan.settings.data_seed)
         plan.prepare(prepared.federation)  # refuses what the algorithm cannot learn on
         schema = Schema.from_table(prepared)
     return App.from_config(App(plan, network, schema).config())

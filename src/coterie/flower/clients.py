@@ -91,6 +91,14 @@ class Network:
             labelled=self.labelled,
         )
 
+    @property
+    def validation_sizes(self) -> Tensor:
+        """How many validation samples each client has, [m]; 0 where its node is away."""
+        by_name: dict[str, int] = {}
+        for node in self.roster.nodes.values():
+            by_name |= dict(zip(node.names, node.validation.tolist(), strict=True))
+        return torch.tensor([by_name.get(name, 0) for name in self.names])
+
     def at(
         self, purpose: Purpose, *address: int | str, round: int = 0, ids: Tensor | None = None
     ) -> RoundClients:

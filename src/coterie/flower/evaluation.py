@@ -41,6 +41,7 @@ class NetworkScorer:
         self.network = network
         # Asked once: nodes come and go, and metrics keep their names.
         self.tested = all(node.tested for node in network.roster.nodes.values())
+        self.validated = bool(network.validation_sizes.any())
         self._map: tuple[Tensor, Tensor] | None = None  # ids of clients, and what places them
 
     @property
@@ -51,13 +52,15 @@ class NetworkScorer:
         return self.network.at("serve")
 
     def sizes(self, part: str) -> Tensor:
-        return self.network.sizes
+        return self.network.validation_sizes if part == "validation" else self.network.sizes
 
     def score(
         self, serving: Serving, part: str, samples_of: Tensor | None = None, with_map: bool = False
     ) -> Evaluation:
         """Each client's sums on a part of its data; those that do not answer are left out."""
         assert samples_of is None, "a client of a network has only its own samples"
+        if part == "validation":
+            serving = serving.for_clients(self.sizes(part)[serving.ids] > 0)
         if serving.choose is not None:
             return self._score_sums(serving, part)
         ids, answer = self._ask(serving, part, with_map)

@@ -5,7 +5,7 @@ federation come with every message. A message asks for one of four things:
 
     enrol   the names of its clients, how many samples they have, and the shape of these
     step    a client step of the algorithm, on some of its clients
-    score   how well given models serve its clients, on their test samples
+    score   how well given models serve its clients, on their test or validation samples
     finish  nothing any more: the run is over
 
 Of code, a message can only name client steps of algorithms that are installed on the node: those
@@ -102,13 +102,13 @@ class Node:
         self.names = client_names(federation)[begin:end]
         self.cluster = None if federation.cluster is None else federation.cluster[begin:end]
         self.outputs, self.scale = federation.outputs, float(federation.scale)
-        self.train = federation.train.part(begin, end)
-        self.test = None if federation.test is None else federation.test.part(begin, end)
         if federation.unseen:
             raise DataError(
                 f"{federation.name} is tested on clients that do not train, which a network does "
                 "not have; take a federation whose clients have test samples of their own"
             )
+        self.parts = {name: part.part(begin, end) for name, part in federation.parts.items()}
+        self.train = self.parts["train"]
         self.task.check_samples(self.train.x, self.train.y)
         self.selected: dict[str, int] = {}  # clients that are worked on: their numbers, by name
         self.ids = torch.arange(0)  # these numbers
@@ -124,8 +124,7 @@ class Node:
                 memory=self.memory,
                 locate=self.locate,
             )
-            for name, samples in (("train", self.train), ("test", self.test))
-            if samples is not None
+            for name, samples in self.parts.items()
         }
         self.folder = Path(file.memory)
         self.steps = NodeSteps(self)
@@ -164,12 +163,14 @@ class Node:
             "clients": self.names,
             "cluster": None if self.cluster is None else self.cluster.tolist(),
             "samples": encode_kinds(samples),
-            "tested": self.test is not None,
+            "tested": "test" in self.parts,
             "outputs": self.outputs,
             "scale": self.scale,
             "frozen": frozen_digest(self.task.module),
         }
-        return Packet(header, {"sizes": samples.sizes})
+        held_out = self.parts.get("validation")
+        validation = {} if held_out is None else {"validation": held_out.sizes}
+        return Packet(header, {"sizes": samples.sizes, **validation})
 
     def run_step(self, packet: Packet) -> Packet:
         """Run a client step on some clients."""
@@ -207,6 +208,13 @@ class Node:
         rows = {name: row for row, name in enumerate(self.names)}
         self.selected, self.ids = clients, torch.tensor(list(clients.values()))
         self.rows = torch.tensor([rows[name] for name in clients])
+
+    def simulator(self, packet: Packet, name: str) -> Simulator:
+        """The part of the clients' samples that a message names, ready to work on."""
+        part = packet.get(name, str)
+        if part not in self.simulators:
+            raise BadPacket(f"the clients of this node have no {part} part")
+        return self.simulators[part]
 
     def run_memory(self, packet: Packet) -> RunMemory:
         """What clients keep in the run of a message."""

@@ -28,7 +28,7 @@ def score_clients(node: Node, packet: Packet, step: Any) -> dict[str, Tensor]:
     ids, train = node.ids, node.simulators["train"]
     use, drawn = packet.get("use", str), packet.get("map", str)
     extra = decode_arguments(packet, ids)
-    on = node.simulators["test" if packet.get("part", str) == "test" else "train"]
+    on = node.simulator(packet, "part")
     tuning = node.fine_tuning if packet.get("tune", bool) else None
     if use == "choose":
         return score_choices(node, packet, partial(step, **extra), on, tuning)
@@ -83,7 +83,7 @@ def score_choices(
     tuning  how they fine-tune it first, if they do
     """
     ids, models = node.ids, packet.tensor(packet.get("models", str))
-    by = node.simulators["test" if packet.get("by", str) == "test" else "train"]
+    by = node.simulator(packet, "by")
 
     def score_models(cohort: Cohort) -> tuple[Tensor, ...]:
         own, train = models[cluster[torch.searchsorted(ids, cohort.ids)]], node.simulators["train"]

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from coterie.core.errors import SettingError
-from coterie.registry import SHELVES, full_name, resolve_any
+from coterie.registry import full_name, resolve_any
+from coterie.shelves import SHELVES
 
 REFUSAL = "this node runs what is coterie's own and what its own file allows, and nothing else"
 

@@ -23,6 +23,7 @@ class NodeInfo(NamedTuple):
 
     names: list[str]  # of its clients
     sizes: Tensor  # [a] training samples
+    validation: Tensor  # [a] validation samples, 0 without a validation part
     cluster: list[int] | None  # true clusters, where they are known
     inputs: tuple[PartKind, ...]  # what its samples are like
     target: PartKind  # and their targets
@@ -42,6 +43,9 @@ def read_enrolment(app: App, reply: Packet) -> NodeInfo:
     sizes = reply.tensor("sizes")
     if sizes.shape != (len(names),) or sizes.dtype != torch.long or bool((sizes < 1).any()):
         raise BadPacket("it must say how many samples each of its clients has")
+    validation = reply.tensors.get("validation", torch.zeros_like(sizes))
+    if validation.shape != sizes.shape or validation.dtype != torch.long or (validation < 0).any():
+        raise BadPacket("it must say how many validation samples each of its clients has")
     inputs, target = decode_kinds(reply.header.get("samples"))
     outputs = reply.get("outputs", int)
     if not 1 <= outputs <= MAX_OUTPUTS:
@@ -54,7 +58,8 @@ def read_enrolment(app: App, reply: Packet) -> NodeInfo:
     if not (math.isfinite(scale) and scale > 0):
         raise BadPacket("it must say by what its features are divided")
     tested, frozen = bool(reply.header.get("tested")), str(reply.header.get("frozen", ""))
-    return NodeInfo(names, sizes, cluster, inputs, target, outputs, tested, scale, frozen)
+    known = (cluster, inputs, target, outputs, tested, scale, frozen)
+    return NodeInfo(names, sizes, validation, *known)
 
 
 def check_fields(label: str, fields: list[str], reply: Packet) -> None:

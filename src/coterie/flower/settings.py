@@ -21,7 +21,7 @@ from coterie.core.validate import above, at_least, fraction
 from coterie.data.federation import Federation
 from coterie.data.tables.schema import Schema
 from coterie.experiment.finetuning import check_fine_tuning
-from coterie.experiment.plan import Plan, build_federation, plan_again
+from coterie.experiment.plan import Plan, plan_again
 from coterie.experiment.settings import make_settings, parse_settings, setting_names
 from coterie.experiment.training import check_withholding
 from coterie.flower.folded import check_steps_declared, check_steps_fold
@@ -124,11 +124,11 @@ class App:
         if name != "table":
             if path:
                 raise SettingError(f"this app runs on {name}, so a node has no `data` of its own")
-            return plan.prepare(build_federation(name, plan.federation, plan.settings.seed))
+            return plan.prepare(plan.hold_out(plan.build()))
         if self.schema is None:
             raise SettingError("the app has no schema: make it anew with `coterie deploy init`")
         settings = replace(plan.federation, path=path or plan.federation.path)
         if not settings.path:
             raise SettingError('a node of this app needs its own table: data = "FILE" in its file')
-        own = self.schema.federation(settings, plan.settings.seed)
+        own = plan.hold_out(self.schema.federation(settings, plan.settings.data_seed))
         return own, plan.prepare(self.schema.stub(own.train.x.shape[1:], own.train.x.dtype))[1]

@@ -53,8 +53,8 @@ def partition(masks: str, shape: Sequence[int]) -> list[Tensor]:
 class PartCoupling(nn.Module):
     """A coupling whose s and t are those of a perceptron with two hidden layers.
 
-    The parts of its samples lie one behind the other, as `torch.cat(parts)` has their places: to
-    take them apart and put them together costs far less than to look numbers up.
+    It is given the parts [n, f_j] of samples one by one, and gives the same ones but for those that
+    it changes: that costs far less than to look numbers up in rows of all.
     """
 
     def __init__(self, pair: Pair, parts: Sequence[Tensor], hidden: int) -> None:
@@ -70,33 +70,27 @@ class PartCoupling(nn.Module):
             zeroed(nn.Linear(hidden, 2 * changed)),
         )
 
-    def forward(self, u: Tensor) -> tuple[Tensor, Tensor]:
-        """Changed samples [n, features], and the log-determinants [n]."""
-        parts = list(u.split(self.sizes, 1))
+    def forward(self, parts: list[Tensor]) -> tuple[list[Tensor], Tensor]:
+        """Changed samples, and the log-determinants [n]."""
         s, t = self.scale_and_shift(parts)
-        return self._put(parts, join(parts, self.changed) * s.exp() + t), s.sum(1)
+        after = join(parts, self.changed) * s.exp() + t
+        return put_parts(parts, self.changed, after), s.sum(1)
 
-    def inverse(self, u: Tensor) -> Tensor:
-        parts = list(u.split(self.sizes, 1))
+    def inverse(self, parts: list[Tensor]) -> list[Tensor]:
         s, t = self.scale_and_shift(parts)
-        return self._put(parts, (join(parts, self.changed) - t) * (-s).exp())
+        return put_parts(parts, self.changed, (join(parts, self.changed) - t) * (-s).exp())
 
     def scale_and_shift(self, parts: list[Tensor]) -> tuple[Tensor, Tensor]:
         """The log-scales s and the shifts t of what is changed."""
         s, t = self.net(join(parts, self.seen)).chunk(2, 1)
         return bounded(s), t
 
-    def _put(self, parts: list[Tensor], changed: Tensor) -> Tensor:
-        """Samples with other values in the parts that are changed."""
-        pieces = changed.split([self.sizes[j] for j in self.changed], 1)
-        now = dict(zip(self.changed, pieces, strict=True))
-        return torch.cat([now.get(j, part) for j, part in enumerate(parts)], 1)
-
 
 class ImageCoupling(nn.Module):
     """A coupling whose s and t are those of a convolutional network on the whole image.
 
-    What is not seen is 0 there. The image is folded first: 2 x 2 pixels become four channels.
+    What is not seen is 0 there. The image is folded first: 2 x 2 pixels become four channels. It is
+    given samples [n, features] as their only part.
     """
 
     seen: Tensor
@@ -114,6 +108,7 @@ class ImageCoupling(nn.Module):
         super().__init__()
         self.rows = rows  # of the image
         features = sum(map(len, parts))
+        self.sizes = [features]
         for name, some in zip(("seen", "changed"), pair, strict=True):
             mask = torch.zeros(features)
             mask[torch.cat([parts[j] for j in some])] = 1
@@ -127,14 +122,16 @@ class ImageCoupling(nn.Module):
             nn.PixelShuffle(2),
         )
 
-    def forward(self, u: Tensor) -> tuple[Tensor, Tensor]:
-        """Changed samples [n, features], and the log-determinants [n]."""
+    def forward(self, parts: list[Tensor]) -> tuple[list[Tensor], Tensor]:
+        """Changed samples, and the log-determinants [n]."""
+        (u,) = parts
         s, t = self.scale_and_shift(u)
-        return u * s.exp() + t, s.sum(1)
+        return [u * s.exp() + t], s.sum(1)
 
-    def inverse(self, u: Tensor) -> Tensor:
+    def inverse(self, parts: list[Tensor]) -> list[Tensor]:
+        (u,) = parts
         s, t = self.scale_and_shift(u)
-        return (u - t) * (-s).exp()
+        return [(u - t) * (-s).exp()]
 
     def scale_and_shift(self, u: Tensor) -> tuple[Tensor, Tensor]:
         """The log-scales s and the shifts t of all pixels, 0 for those that are not changed."""
@@ -160,8 +157,16 @@ class ResidualBlock(nn.Module):
 
 
 def join(parts: Sequence[Tensor], some: tuple[int, ...]) -> Tensor:
-    """Some of the parts [n, ...] of samples side by side."""
-    return parts[some[0]] if len(some) == 1 else torch.cat([parts[j] for j in some], 1)
+    """Some of the parts [..., f_j] of samples side by side."""
+    return parts[some[0]] if len(some) == 1 else torch.cat([parts[j] for j in some], -1)
+
+
+def put_parts(parts: list[Tensor], some: tuple[int, ...], value: Tensor) -> list[Tensor]:
+    """The parts [..., f_j] with other values, side by side in `value`, in the place of some."""
+    sizes = [parts[j].shape[-1] for j in some]
+    pieces = [value] if len(some) == 1 else value.split(sizes, -1)
+    now = dict(zip(some, pieces, strict=True))
+    return [now.get(j, part) for j, part in enumerate(parts)]
 
 
 def bounded(s: Tensor) -> Tensor:

@@ -179,24 +179,6 @@ class LinearFlowModule(nn.Module):
         return self.inputs.inverse(u).view(-1, *self.shape)
 
 
-def linear_flow_gradients(tensors: dict[str, Tensor], x: Tensor, weight: Tensor) -> list[Tensor]:
-    """The derivatives of sum_i w_i (-log p(x_i)) by A and c, for many flows at once.
-
-    With z_i = A u_i + c they are sum_i w_i z_i u_i^T - sum_i w_i A^-T and sum_i w_i z_i. Flows have
-    tensors [m, ...], samples [m, n, ...] and weights [m, n]. To differentiate takes longer: that
-    finds the determinant as well, which the derivative does not need.
-    """
-    with torch.no_grad():
-        A, c, shift = (tensors[name] for name in ("A", "c", "inputs.shift"))
-        u = (x.flatten(2) - shift[:, None]) / tensors["inputs.scale"][:, None, None]
-        weighted = torch.baddbmm(c[:, None], u, A.mT) * weight[:, :, None]
-        # Not `inv`, which stops at the first matrix that has none: only its flow is lost.
-        inverse, info = torch.linalg.inv_ex(A)
-        inverse[info > 0] = torch.nan
-        total = weight.sum(1)[:, None, None]
-        return [torch.baddbmm(inverse.mT * total, weighted.mT, u, beta=-1), weighted.sum(1)]
-
-
 class RealNvpModule(nn.Module):
     """Couplings one after another, on scaled vectors or on the logits of pixels."""
 
@@ -220,20 +202,26 @@ class RealNvpModule(nn.Module):
         """The log-probability of each sample, [n]."""
         u: Tensor
         u, total = self.inputs(x)
-        u = u[:, self.order]
+        parts = self.split(u[:, self.order])
         for coupling in self.couplings:
-            u, slopes = coupling(u)
+            parts, slopes = coupling(parts)
             total = total + slopes
-        found: Tensor = normal_log_density(u) + total
+        found: Tensor = normal_log_density(torch.cat(parts, 1)) + total
         return found
 
     def generate(self, z: Tensor) -> Tensor:
         """The samples [n, ...] that noise [n, features] stands for."""
-        u = z
+        parts = self.split(z)
         for coupling in reversed(self.couplings):
-            u = coupling.inverse(u)  # type: ignore[operator]
-        x: Tensor = self.inputs.inverse(u[:, self.order.argsort()])  # type: ignore[operator]
+            parts = coupling.inverse(parts)  # type: ignore[operator]
+        u = torch.cat(parts, 1)[:, self.order.argsort()]
+        x: Tensor = self.inputs.inverse(u)  # type: ignore[operator]
         return x.view(-1, *self.shape)
+
+    def split(self, u: Tensor) -> list[Tensor]:
+        """Numbers [..., features] in the order of the couplings, as the parts that these take."""
+        sizes: list[int] = self.couplings[0].sizes  # type: ignore[assignment]
+        return list(u.split(sizes, -1))
 
 
 def squeeze_pixels(x: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.names import short_names
+from coterie.evaluation.results_table import ComparisonResults
 from coterie.report import figures
 from coterie.report.headline import run_warnings, setting_text
 from coterie.report.palette import colour
@@ -14,7 +15,8 @@ from coterie.report.run_files import RunFiles
 from coterie.report.template import fill_template
 
 Groups = dict[str, dict[str, list[RunFiles]]]  # federation -> label -> runs
-Table = tuple[list[str], list[list[str]]]  # headings and rows
+
+SEEDS = ("seed", "split_seed")  # runs that differ in nothing else are of one group
 
 # The curves that are drawn, as far as runs have them.
 DRAWN = ("accuracy", "train_accuracy", "success", "ari", "loss", "train_loss", "distance")
@@ -34,7 +36,7 @@ def group_runs(runs: Sequence[RunFiles]) -> Groups:
     groups: Groups = {}
     for (federation, algorithm), alike in kinds.items():
         settings = [run.config.get("settings") or {} for run in alike]
-        names = dict.fromkeys(name for each in settings for name in each if name != "seed")
+        names = dict.fromkeys(name for each in settings for name in each if name not in SEEDS)
         told = [n for n in names if len({setting_text(each.get(n)) for each in settings}) > 1]
         for run, each in zip(alike, settings, strict=True):
             settings_text = [f"{name}={setting_text(each.get(name))}" for name in told]
@@ -52,9 +54,9 @@ def short_config_names(runs: Sequence[RunFiles]) -> dict[str, dict[str, str]]:
 
 
 def render_comparison(
-    groups: Groups, tables: dict[str, Table], place: Path | None = None, live: bool = False
+    groups: Groups, results: ComparisonResults, place: Path | None = None, live: bool = False
 ) -> str:
-    """The HTML page of grouped runs; `tables` compares the groups on each federation.
+    """The HTML page of grouped runs; `results` compares the groups on each federation.
 
     With `place`, the folder that the page will lie in, runs are linked to their own pages.
     """
@@ -74,7 +76,8 @@ def render_comparison(
             {
                 "federation": federation,
                 "charts": drawn,
-                "table": tables.get(federation),
+                "table": results.table(federation),
+                "caption": results.caption(federation),
                 "seeds": max(len(runs) for runs in labels.values()),
                 "runs": [
                     _row(run, label, colour(i), place)

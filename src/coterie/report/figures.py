@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any
 
-from coterie.evaluation.measures import FIXED_METRICS
+from coterie.evaluation.metrics import FIXED_METRICS
 from coterie.report.palette import PALETTE, colour
 
 Figure = dict[str, Any]
@@ -28,6 +28,7 @@ FIRST, SECOND = "#6C72D9", "#C08A1E"
 SCORES = {
     "accuracy": ("accuracy", FIRST, "solid", True),
     "train_accuracy": ("training accuracy", FIRST, "solid", True),
+    "validation_accuracy": ("validation accuracy", SECOND, "longdash", True),
     "success": ("success", FIRST, "solid", True),
     "ari": ("ARI", SECOND, "solid", True),
     "accuracy_macro": ("accuracy, macro", FIRST, "dash", False),
@@ -40,6 +41,7 @@ SCORES = {
 ERRORS = {
     "loss": ("loss", FIRST, "solid", True),
     "train_loss": ("training loss", FIRST, "solid", True),
+    "validation_loss": ("validation loss", SECOND, "longdash", True),
     "distance": ("distance", SECOND, "solid", True),
     "distance_nearest": ("distance, nearest", SECOND, "dash", True),
 }

@@ -61,7 +61,8 @@ def headline_cards(
 
 def metric_text(key: str, value: Any) -> str:
     """The value of a metric as it is written: fractions in percent, agreements with 3 decimals."""
-    if key.removeprefix("untuned_").removeprefix("train_") in FRACTIONS:
+    part = key.removeprefix("untuned_").removeprefix("train_").removeprefix("validation_")
+    if part in FRACTIONS:
         return numbers.percent(value)
     if key in AGREEMENTS and value is not None and math.isfinite(value):
         return f"{value:.3f}"

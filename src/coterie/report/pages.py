@@ -7,11 +7,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from coterie.core.errors import SettingError
-from coterie.evaluation.significance import ComparisonResults
+from coterie.evaluation.results_table import ComparisonResults
 from coterie.files import write_text
-from coterie.report.comparison_page import group_runs, render_comparison
+from coterie.report.comparison_page import Groups, group_runs, render_comparison
 from coterie.report.live_server import HOME, PORT, page_server
-from coterie.report.run_files import RunFiles, read_run
+from coterie.report.run_files import read_run
 from coterie.report.run_page import render_run
 
 
@@ -23,14 +23,8 @@ def render_page(folders: Sequence[Path], *, place: Path | None = None, live: boo
     if len(folders) == 1:
         return render_run(folders[0], live)
     groups = group_runs([read_run(folder) for folder in folders])
-    results = ComparisonResults(
-        {
-            federation: {label: metrics_by_seed(runs) for label, runs in labels.items()}
-            for federation, labels in groups.items()
-        }
-    )
-    tables = {federation: results.table(federation) for federation in groups}
-    return render_comparison(groups, tables, place, live)
+    results = comparison_results(groups)
+    return render_comparison(groups, results, place, live)
 
 
 def write_page(folders: Sequence[Path], path: Path) -> Path:
@@ -56,11 +50,12 @@ def serve_page(folders: Sequence[Path], port: int | None, tell: Callable[[str], 
         server.serve_forever()
 
 
-def metrics_by_seed(runs: Sequence[RunFiles]) -> dict[tuple[int | None, int], dict[str, float]]:
-    """The known metrics of runs by (seed, how many runs of that seed came before)."""
-    metrics: dict[tuple[int | None, int], dict[str, float]] = {}
-    for run in runs:
-        before = sum(seed == run.seed for seed, _ in metrics)
-        known = {name: value for name, value in run.metrics.items() if value is not None}
-        metrics[run.seed, before] = known
-    return metrics
+def comparison_results(groups: Groups, metric: str = "") -> ComparisonResults:
+    """The results of grouped runs, with those so far of runs that go on; `metric` decides."""
+    return ComparisonResults.of(
+        {
+            federation: {label: [run.facts for run in runs] for label, runs in labels.items()}
+            for federation, labels in groups.items()
+        },
+        metric,
+    )

@@ -45,6 +45,12 @@ class RunFiles:
         return self.result.get("metrics") or so_far
 
     @property
+    def facts(self) -> dict[str, Any]:
+        """What result.json says, or will say as far as it is known."""
+        data = self.config.get("data") or {}
+        return {"data": data, **self.result, "seed": self.seed, "metrics": self.metrics}
+
+    @property
     def by_sample(self) -> bool:
         """Whether samples are clustered and not clients, as far as the folder tells so far."""
         counted = any(r.get("counted") == "samples" for r in self.rounds)

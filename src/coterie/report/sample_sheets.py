@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from PIL import Image
 from torch import Tensor
 
 from coterie.core import seeds
@@ -128,6 +127,8 @@ def sheet_png(images: Tensor, widths: Sequence[int], low: float, high: float) ->
 
     What is not above `low` is black, what is not below `high` white.
     """
+    from PIL import Image  # images are rare; tables do without
+
     picked = as_colour_images(images)
     assert picked is not None
     scaled = (picked.float().nan_to_num() - low) / max(high - low, 1e-12) * 255

@@ -1,16 +1,17 @@
 """Pages from templates: HTML, scripts, styles and data in one file."""
 
+from __future__ import annotations
+
 import json
 from importlib import resources
-from typing import Any
-
-from jinja2 import Environment, PackageLoader
-from markupsafe import Markup
-from plotly.offline import get_plotlyjs
+from typing import TYPE_CHECKING, Any
 
 from coterie.core.names import short_name
 from coterie.files import without_infinities
 from coterie.report import number_format as numbers
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 SCRIPTS = ("charts.js", "map.js", "clients.js", "page.js")
 
@@ -22,6 +23,11 @@ def fill_template(
 
     A `live` page asks the server that it came from for news.
     """
+    # Imported where pages are drawn: most of a small run is over before.
+    from jinja2 import Environment, PackageLoader
+    from markupsafe import Markup
+    from plotly.offline import get_plotlyjs
+
     environment = Environment(loader=PackageLoader("coterie.report", ""), autoescape=True)
     environment.filters |= {
         "count": numbers.count,
@@ -45,6 +51,8 @@ def fill_template(
 
 def json_for_script(value: Any) -> Markup:
     """JSON that may stand in a script element: nothing in it can end the element."""
+    from markupsafe import Markup
+
     finite = without_infinities(value, digits=6)  # more than any cell or chart shows
     text = json.dumps(finite, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     for character in "<>&\u2028\u2029":

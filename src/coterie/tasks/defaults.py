@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from coterie.core.errors import DataError
+from coterie.core.errors import DataError, SettingError
 from coterie.core.sample_kinds import sample_shape
 from coterie.core.samples import Ragged
 from coterie.core.task import Task
@@ -23,6 +23,8 @@ from coterie.tasks.token_classification import TokenClassification
 
 SupervisedTask = Classification | Regression | TokenClassification
 DefaultTask = SupervisedTask | Density | Codes
+# The tasks that a network decides by what it gives, and one that does.
+GIVEN_BY: dict[type, str] = {Density: "linear-flow", Codes: "gan"}
 
 
 def default_task(federation: Federation, network: Any) -> DefaultTask:
@@ -90,9 +92,21 @@ def check_labelled(algorithm: Any, federation: Federation, task: Task) -> None:
         )
 
 
-def prepare_task(algorithm: Any, federation: Federation, network: Any) -> tuple[Federation, Task]:
-    """A federation as the algorithm sees it, and what it learns there, with one of `NETWORKS`."""
-    task = algorithm_task(algorithm, federation, default_task(federation, network))
+def prepare_task(
+    algorithm: Any, federation: Federation, network: Any, named: str = ""
+) -> tuple[Federation, Task]:
+    """A federation as the algorithm sees it, and what it learns there, with one of `NETWORKS`.
+
+    `named` is what a user calls that network, who asked for it: no other one takes its place.
+    """
+    default = default_task(federation, network)
+    task = algorithm_task(algorithm, federation, default)
+    needed = GIVEN_BY.get(type(task), "")
+    if named and needed and type(task) is not type(default):
+        raise SettingError(
+            f"`network` must be one that {type(algorithm).__name__} can learn with, such as "
+            f"{needed}, got {named}"
+        )
     check_labelled(algorithm, federation, task)
     # Where nothing is predicted, labels that are classes are there to score the clusters by.
     if not task.predicts and federation.train.has_labels:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from coterie.core.samples import as_batch
-from coterie.networks.flows import LinearFlowModule, linear_flow_gradients
+from coterie.networks.flow_gradients import (
+    is_real_nvp_of_perceptrons,
+    linear_flow_gradients,
+    real_nvp_gradients,
+)
+from coterie.networks.flows import LinearFlowModule
 from coterie.tasks.network import NetworkTask, for_each_sample
+from coterie.tensors.products import SummedProducts
 
 SCALING = ("inputs.shift", "inputs.scale")  # the buffers by which a network scales its samples
 
@@ -47,9 +54,16 @@ class Density(NetworkTask):
 
     def model_gradients(
         self, tensors: dict[str, Tensor], x: Tensor, y: Tensor, weight: Tensor
-    ) -> list[Tensor] | None:
-        """Those of linear flows, which are short; None for other networks."""
-        return linear_flow_gradients(tensors, x, weight) if self.is_linear_flow else None
+    ) -> Sequence[Tensor | SummedProducts] | None:
+        """Those of flows that are written out; None for other networks."""
+        module: Any = self.module
+        if self.layout.frozen:
+            return None
+        if self.is_linear_flow:
+            return linear_flow_gradients(tensors, x, weight)
+        if is_real_nvp_of_perceptrons(module):
+            return real_nvp_gradients(module, tensors, x, weight)
+        return None
 
     def mix(self, outputs: Tensor, shares: Tensor) -> Tensor:
         """The log-probabilities [m, n] of a mixture; outputs are [k, m, n], shares [m, k]."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import torch
@@ -15,6 +15,7 @@ from coterie.core.errors import DataError, SettingError
 from coterie.core.layout import Layout
 from coterie.core.sample_kinds import rows_of_extremes, sample_kinds
 from coterie.core.samples import Inputs, Padded, as_batch
+from coterie.tensors.products import SummedProducts
 
 OUTPUTS = {  # by the number of their axes
     1: "one log-probability per sample",
@@ -83,7 +84,7 @@ class NetworkTask(ABC):
 
     def model_gradients(
         self, tensors: dict[str, Tensor], x: Tensor, y: Tensor, weight: Tensor
-    ) -> list[Tensor] | None:
+    ) -> Sequence[Tensor | SummedProducts] | None:
         """None: the losses are differentiated, whatever the network is."""
         return None
 

@@ -7,7 +7,7 @@ from the formula. A `Lazy` is a tensor in every other way; any operation on it f
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -37,6 +37,14 @@ class Formula(Protocol):
         is added to cluster j. Where there are k of them for each client, [m, k, d], a client adds
         its own row j to the sums of cluster j.
         """
+
+
+@runtime_checkable
+class DisplacementFormula(Protocol):
+    """A formula that says how far models are from others without forming them."""
+
+    def displacements(self, origin: Tensor, index: Tensor) -> Tensor:
+        """How far model i is from row `index[i]` of origin [k, d]: [m, d]."""
 
 
 class Lazy(Tensor):

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from coterie.core import seeds
 from coterie.vectors.gram import gram
+from coterie.vectors.robust import coordinate_trimmed_mean
 
 ITERATIONS = 100  # of Lloyd's algorithm, if it does not end before
 BLOCK = 2**22  # numbers that are converted to doubles at a time
@@ -126,21 +127,19 @@ def centroids(points: Tensor, cluster: Tensor, empty: Tensor, trim: float = 0.0)
     filled = torch.bincount(cluster, minlength=len(empty)) > 0
     centres = empty.clone()
     for j in filled.nonzero().flatten().tolist():
-        blocks = [trimmed_mean(x[cluster == j], trim) for x in points.split(columns, 1)]
+        blocks = [trimmed_centre(x[cluster == j], trim) for x in points.split(columns, 1)]
         centres[j] = torch.cat(blocks)
     return centres
 
 
-def trimmed_mean(points: Tensor, trim: float) -> Tensor:
+def trimmed_centre(points: Tensor, trim: float) -> Tensor:
     """The mean of points [n, p] without the share `trim` at each end, coordinate by coordinate.
 
-    >>> trimmed_mean(torch.tensor([[0.0], [1.0], [2.0], [99.0]]), 0.25).tolist()
+    >>> trimmed_centre(torch.tensor([[0.0], [1.0], [2.0], [99.0]]), 0.25).tolist()
     [1.5]
     """
     drop = int(trim * len(points))
-    if drop:
-        points = points.sort(0).values[drop : len(points) - drop]
-    return points.mean(0, dtype=torch.float64)
+    return coordinate_trimmed_mean(points, drop) if drop else points.mean(0, dtype=torch.float64)
 
 
 def compress(points: Tensor) -> Tensor:

@@ -10,7 +10,6 @@ their length.
 from __future__ import annotations
 
 import torch
-from sklearn.neighbors import LocalOutlierFactor
 from torch import Tensor
 
 from coterie.vectors.gram import gram
@@ -37,6 +36,8 @@ def factors_of_distances(apart: Tensor, neighbours: int = 0) -> Tensor:
     count = len(apart)
     if count < 2:
         return torch.ones(count, dtype=torch.float64)
+    from sklearn.neighbors import LocalOutlierFactor  # a second that only those pay who need it
+
     near = max(1, min(neighbours or count // 2, count - 1))
     found = LocalOutlierFactor(n_neighbors=near, metric="precomputed").fit(apart.numpy())
     return -torch.from_numpy(found.negative_outlier_factor_)

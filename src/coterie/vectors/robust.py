@@ -17,57 +17,85 @@ Rows that are not finite count as wrong wherever that makes a difference: none o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-COLUMNS = 1024  # coordinates that are sorted at a time; their rows stay in the cache
+COLUMNS = 1024  # coordinates that products of rows are made of at a time
+BLOCK_BYTES = 2**20  # of coordinates that are sorted at a time; they stay in a core's cache
 WEISZFELD_STEPS = 100
 NEAREST = 1e-6  # of the point in a step to a row, as a share of the median distance
 
 
-def coordinate_median(rows: Tensor, members: Tensor | None = None) -> Tensor:
+def coordinate_median(rows: Tensor) -> Tensor:
     """The median of every coordinate, [d]; of an even number of rows the mean of the middle two.
-
-    With `members` [a] only these rows count.
 
     >>> coordinate_median(torch.tensor([[1.0, 9.0], [2.0, 8.0], [900.0, -900.0]])).tolist()
     [2.0, 8.0]
     """
-    return coordinate_trimmed_mean(rows, (count_rows(rows, members) - 1) // 2, members)
+    return coordinate_trimmed_mean(rows, (len(rows) - 1) // 2)
 
 
-def coordinate_trimmed_mean(rows: Tensor, f: int, members: Tensor | None = None) -> Tensor:
+def coordinate_trimmed_mean(rows: Tensor, f: int) -> Tensor:
     """The mean of every coordinate without its f smallest and f largest values, [d].
 
     >>> coordinate_trimmed_mean(torch.tensor([[1.0], [2.0], [6.0], [900.0]]), 1).tolist()
     [4.0]
     """
-    n = count_rows(rows, members)
-    assert 0 <= 2 * f < n, f"of {n} rows at most {(n - 1) // 2} can be trimmed at each end, got {f}"
-    found = torch.empty(rows.shape[1], dtype=rows.dtype)
-    for columns, block in sorted_columns(rows, members):
-        with np.errstate(invalid="ignore", over="ignore"):  # of rows that are not finite
-            inner = block[:, f : n - f].mean(1, dtype=np.float64)
-        found[columns] = torch.from_numpy(inner).to(rows.dtype)
-    return found
+    values = rows.numpy()
+    groups = [RowGroup(0, len(rows), f)]
+    means = grouped_trimmed_means(lambda columns: values[:, columns], groups, rows.shape[1])
+    return means[0].to(rows.dtype)
 
 
-def sorted_columns(rows: Tensor, members: Tensor | None) -> Iterator[tuple[slice, np.ndarray]]:
-    """Blocks of columns [w, n], each sorted; values that are not a number come last.
+class RowGroup(NamedTuple):
+    """Rows that follow each other, of which a trimmed mean is taken."""
 
-    NumPy sorts what lies side by side many times faster than columns of a large matrix.
+    begin: int
+    end: int
+    f: int  # how many values are left out at each end
+
+
+def grouped_trimmed_means(
+    read: Callable[[slice], NDArray[Any]], groups: Sequence[RowGroup], d: int
+) -> Tensor:
+    """The trimmed mean of every coordinate in each group, [g, d], in double precision.
+
+    `read(columns)` gives these coordinates of all rows, [n, w]; it is called by several threads.
+    Values that are not a number count as the largest.
     """
-    for begin in range(0, rows.shape[1], COLUMNS):
-        columns = slice(begin, begin + COLUMNS)
-        block = rows[:, columns] if members is None else rows[members, columns]
-        yield columns, np.sort(np.ascontiguousarray(block.T.numpy()), axis=1)
+    for n, f in ((group.end - group.begin, group.f) for group in groups):
+        assert 0 <= 2 * f < n, f"of {n} rows at most {(n - 1) // 2} can be trimmed, got {f}"
+    means = np.empty((len(groups), d))
+
+    def reduce(columns: slice) -> None:
+        # Side by side: NumPy sorts so many times faster than columns of a large matrix.
+        values = np.array(read(columns).T, order="C")  # [w, n]
+        with np.errstate(invalid="ignore", over="ignore"):  # of rows that are not finite
+            for mean, (begin, end, f) in zip(means, groups, strict=True):
+                values[:, begin:end].sort(axis=1)
+                mean[columns] = values[:, begin + f : end - f].mean(1, dtype=np.float64)
+
+    n = max(group.end for group in groups)
+    for_each_block(reduce, d, max(1, BLOCK_BYTES // (8 * n)))
+    return torch.from_numpy(means)
 
 
-def count_rows(rows: Tensor, members: Tensor | None) -> int:
-    return len(rows) if members is None else len(members)
+def for_each_block(work: Callable[[slice], None], d: int, width: int) -> None:
+    """Do some work on blocks of so many of d columns, by as many threads as PyTorch has."""
+    blocks = [slice(begin, min(begin + width, d)) for begin in range(0, d, width)]
+    threads = min(torch.get_num_threads(), len(blocks))
+    if threads < 2:
+        for block in blocks:
+            work(block)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(work, blocks))
 
 
 def geometric_median(rows: Tensor) -> Tensor:

@@ -6,20 +6,24 @@ client: such a fold does not add, so that nodes and clusters cannot be left to t
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.core.clients import Stacked, step_name
+from coterie.core.clients import step_name
 from coterie.core.errors import CoterieWarning, SettingError
-from coterie.tensors.lazy import dense
+from coterie.tensors.lazy import DisplacementFormula, Lazy, dense
 from coterie.vectors import robust
 from coterie.vectors.cluster_sums import ClusterSums, Message, block_origins, finish_sums
 from coterie.vectors.folds import ByCluster
+from coterie.vectors.robust import RowGroup
 
 # The share of wrong clients in a cluster that each rule is set to withstand; others need none.
 TOLERATED = {"trimmed": 0.3, "krum": 0.3, "multi-krum": 0.3, "bulyan": 0.2}
@@ -49,15 +53,32 @@ class RobustMean:
             f -= 1
         return f
 
+    def trimmed_values(self, n: int) -> int:
+        """How many of n values median and trimmed leave out at each end of a coordinate."""
+        return (n - 1) // 2 if self.rule == "median" else self.withstood(n)
+
     def check_clients(self, n: int) -> None:
         """Refuse a rule for which n clients are too few, were they all in one cluster."""
-        f = self.wrong_rows(n)
+        f = max(self.wrong_rows(n), 1 if self.rule in TOLERATED else 0)
         least = robust.least_rows(self.rule, f)
         if n < least:
             raise SettingError(
                 f"`aggregate` {self.rule} needs at least {least} clients in a round to withstand "
                 f"{f} of them, got {n}"
             )
+
+    def warn_of_few(self, n: int) -> None:
+        """Say what becomes of a rule in a cluster of n clients, where these are too few for it."""
+        f, withstood = self.wrong_rows(n), self.withstood(n)
+        if n < robust.least_rows(self.rule, withstood):
+            text = f"takes the median of the {n} clients of a cluster: it has too few"
+        elif withstood < f:
+            text = (
+                f"withstands {withstood} of the {n} clients of a cluster, not {f}: it has too few"
+            )
+        else:
+            return
+        warnings.warn(f"aggregate={self.rule} {text}", CoterieWarning, stacklevel=2)
 
     def of_rows(self, rows: Tensor) -> Tensor:
         """The robust mean [d] of rows [n, d], which are displacements; n is at least 1."""
@@ -72,12 +93,65 @@ class RobustMean:
         return robust.clipped_mean(rows)
 
 
+class FieldRows(NamedTuple):
+    """A field of some clients' uploads, and what is yet to be subtracted from it."""
+
+    value: Tensor  # [c, d]
+    origin: Tensor | None  # [k, d] a row for each cluster; None: nothing
+    cluster: Tensor  # [c]
+
+    def displacements(self, chosen: Tensor) -> Tensor:
+        """How far the clients that a mask [c] chooses have moved, [b, d]."""
+        value = self.value[chosen]
+        return value if self.origin is None else value - self.origin[self.cluster[chosen]]
+
+    def columns(self, columns: slice) -> NDArray[Any]:
+        """Some coordinates of how far all of them have moved, [c, w]."""
+        values: NDArray[Any] = self.value[:, columns].numpy()
+        if self.origin is None:
+            return values
+        moved: NDArray[Any] = values - self.origin[:, columns].numpy()[self.cluster.numpy()]
+        return moved
+
+
+class GroupedRows(NamedTuple):
+    """A field of all clients, cluster after cluster; the rows lie in memory as they arrived."""
+
+    parts: list[FieldRows]
+    places: list[Tensor]  # for each part the places [c] of its rows among all
+
+    def columns(self, columns: slice) -> NDArray[Any]:
+        """Some coordinates of how far all have moved, [a, w]."""
+        blocks = [part.columns(columns) for part in self.parts]
+        shape = sum(map(len, blocks)), blocks[0].shape[1]
+        found = np.empty(shape, blocks[0].dtype)
+        for place, block in zip(self.places, blocks, strict=True):
+            found[place.numpy()] = block
+        return found
+
+    def displacements(self, begin: int, end: int) -> Tensor:
+        """How far those from one place to another have moved, [end - begin, d]."""
+        found = self.parts[0].value.new_empty(end - begin, self.parts[0].value.shape[1])
+        for place, part in zip(self.places, self.parts, strict=True):
+            chosen = (place >= begin) & (place < end)
+            found[place[chosen] - begin] = part.displacements(chosen)
+        return found
+
+
+class UploadRows(NamedTuple):
+    """What some clients sent, as far as a robust mean looks at it."""
+
+    ids: Tensor  # [c]
+    cluster: Tensor  # [c]
+    fields: dict[str, FieldRows]
+
+
 @dataclass(frozen=True)
 class RobustByCluster:
     """The robust mean of every cluster, in place of `sums` per cluster; every client counts once.
 
     A size that a client tells is not believed. Means over everybody are those of the clusters,
-    weighted by their clients.
+    weighted by their clients. Of models that were never formed only the displacements are.
     """
 
     sums: ByCluster
@@ -91,67 +165,78 @@ class RobustByCluster:
     def models(self) -> Mapping[str, str]:
         return self.sums.models
 
-    def start(self) -> list[tuple[Tensor, Any]]:
+    def start(self) -> list[UploadRows]:
         return []
 
     def add(
-        self, total: list[tuple[Tensor, Any]], ids: Tensor, upload: Any, sent: Message
-    ) -> list[tuple[Tensor, Any]]:
-        return [*total, (ids, type(upload)(*map(dense, upload)))]
+        self, total: list[UploadRows], ids: Tensor, upload: Any, sent: Message
+    ) -> list[UploadRows]:
+        cluster = self.sums.clusters(ids, upload, sent)
+        fields = {
+            name: field_rows(getattr(upload, name), origin, cluster)
+            for name, origin in block_origins(self.sums, sent).items()
+        }
+        return [*total, UploadRows(ids, cluster, fields)]
 
-    def merge(
-        self, one: list[tuple[Tensor, Any]], other: list[tuple[Tensor, Any]]
-    ) -> list[tuple[Tensor, Any]]:
+    def merge(self, one: list[UploadRows], other: list[UploadRows]) -> list[UploadRows]:
         return one + other
 
-    def finish(
-        self, total: list[tuple[Tensor, Any]], sent: Message, floor: float = 0.0
-    ) -> ClusterSums:
+    def finish(self, total: list[UploadRows], sent: Message, floor: float = 0.0) -> ClusterSums:
         empty = finish_sums(self.sums, self.sums.start(), sent, floor)
-        if not total:
-            return ClusterSums(
-                empty.weights, empty.sums, empty.origins, floor, torch.zeros(0, dtype=torch.long)
-            )
-        ids = torch.cat([ids for ids, _ in total]).sort().values
-        upload = Stacked().finish(total, sent)
-        cluster = self.sums.clusters(ids, upload, sent)
-        weights = torch.bincount(cluster, minlength=self.k).double()
-        origins = block_origins(self.sums, sent)
-        for j in torch.nonzero(weights).flatten().tolist():
-            members = torch.nonzero(cluster == j).flatten()
-            own = {
-                name: (getattr(upload, name), None if origin is None else origin[j])
-                for name, origin in origins.items()
-            }
-            for name, mean in self._means(own, members).items():
-                empty.sums[name][j] = mean * len(members)
-        return ClusterSums(weights, empty.sums, empty.origins, floor, cluster)
+        nobody = torch.zeros(0, dtype=torch.long)
+        by_id = torch.cat([nobody, *(some.ids for some in total)]).argsort()
+        cluster = torch.cat([nobody, *(some.cluster for some in total)])[by_id]
+        weights = torch.bincount(cluster, minlength=self.k)
+        # Cluster after cluster and by id in each, so that the parts in which they came do not show.
+        order = by_id[cluster.argsort(stable=True)]
+        places = list(order.argsort().split([len(some.ids) for some in total])) if total else []
+        filled = torch.nonzero(weights).flatten()
+        fields = {
+            name: GroupedRows([some.fields[name] for some in total], places)
+            for name in (total[0].fields if total else ())
+        }
+        for name, means in self._means(fields, weights[filled].tolist()).items():
+            empty.sums[name][filled] = means * weights[filled, None]
+        return ClusterSums(weights.double(), empty.sums, empty.origins, floor, cluster)
 
-    def _means(
-        self, fields: dict[str, tuple[Tensor, Tensor | None]], members: Tensor
-    ) -> dict[str, Tensor]:
-        """The robust mean displacement of each field over some clients, in double precision."""
-        rule, n = self.mean.rule, len(members)
-        if rule in ("median", "trimmed"):  # coordinate by coordinate: nothing need be copied
-            f = (n - 1) // 2 if rule == "median" else self.mean.withstood(n)
-            found = {}
-            for name, (value, origin) in fields.items():
-                middle = robust.coordinate_trimmed_mean(value, f, members).double()
-                found[name] = middle if origin is None else middle - origin
-            return found
-        moved = [
-            (value[members] if origin is None else value[members] - origin)
-            for value, origin in fields.values()
+    def _means(self, fields: dict[str, GroupedRows], sizes: list[int]) -> dict[str, Tensor]:
+        """Of each field the robust mean displacements [g, d] of clusters of so many clients."""
+        ends = itertools.accumulate(sizes)
+        if self.mean.rule in ("median", "trimmed"):  # coordinate by coordinate, a few at a time
+            groups = [
+                RowGroup(end - n, end, self.mean.trimmed_values(n))
+                for n, end in zip(sizes, ends, strict=True)
+            ]
+            return {
+                name: robust.grouped_trimmed_means(
+                    rows.columns, groups, rows.parts[0].value.shape[1]
+                )
+                for name, rows in fields.items()
+            }
+        found = [
+            self._means_of_rows(fields, end - n, end) for n, end in zip(sizes, ends, strict=True)
         ]
-        if self.mean.withstood(n) < self.mean.wrong_rows(n):
-            warnings.warn(
-                f"aggregate={rule} withstands {self.mean.withstood(n)} of the {n} clients of a "
-                f"cluster, not {self.mean.wrong_rows(n)}: it has too few",
-                CoterieWarning,
-                stacklevel=2,
-            )
+        return {name: torch.stack([each[name] for each in found]) for name in fields}
+
+    def _means_of_rows(
+        self, fields: dict[str, GroupedRows], begin: int, end: int
+    ) -> dict[str, Tensor]:
+        """The mean displacements [d] of one cluster by a rule that looks at whole rows."""
+        n = end - begin
+        if n > 1:
+            self.mean.warn_of_few(n)
+        moved = [rows.displacements(begin, end) for rows in fields.values()]
         whole = self.mean.of_rows(moved[0] if len(moved) == 1 else torch.cat(moved, 1)).double()
         return dict(zip(fields, whole.split([each.shape[1] for each in moved]), strict=True))
+
+
+def field_rows(value: Tensor, origin: Tensor | None, cluster: Tensor) -> FieldRows:
+    """A field of clients that are in `cluster` [c] and began at its row of `origin`."""
+    if origin is not None and isinstance(value, Lazy) and value.formed is None:
+        formula = value.formula
+        if isinstance(formula, DisplacementFormula):
+            return FieldRows(formula.displacements(origin, cluster), None, cluster)
+    return FieldRows(dense(value), origin, cluster)
 
 
 def robust_fold(mean: RobustMean) -> Callable[[Callable[..., Any], Any], Any]:

@@ -7,7 +7,7 @@ import torch
 import coterie
 from coterie import IFCA
 from coterie.core.errors import SettingError
-from coterie.registry import FEDERATIONS
+from coterie.shelves import FEDERATIONS
 
 SMALL = {
     "rotated-mnist": {"clients": 8},

@@ -2,7 +2,6 @@
 
 import io
 import json
-import sys
 
 import numpy as np
 import pytest
@@ -206,14 +205,6 @@ def test_a_broken_table_is_refused(folder, spoil):
     path = folder / "femnist" / "data" / "train-00000-of-00001.parquet"
     path.write_bytes(spoil(path.read_bytes()))
     with pytest.raises(DataError, match=r"parquet cannot be read"):
-        load_femnist()
-
-
-def test_without_pyarrow_the_sentence_says_what_to_install(folder, monkeypatch):
-    (folder / "femnist").mkdir(parents=True)
-    (folder / "femnist" / "train.parquet").write_bytes(b"PAR1")
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(DataError, match=r"`pip install coterie\[tables\]` installs it"):
         load_femnist()
 
 

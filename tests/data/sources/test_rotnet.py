@@ -6,6 +6,7 @@ import torch
 
 from coterie.core.errors import DataError
 from coterie.data import sources
+from coterie.data.federations.representations import REPRESENTATION
 from coterie.data.sources import rotnet
 from coterie.data.sources.rotnet import RotNetTraining, load_rotnet, train_rotnet
 
@@ -57,7 +58,7 @@ def test_training_goes_by_its_seed_and_leaves_the_global_generator_alone():
 def test_a_representation_is_the_last_convolution_before_its_relu():
     network, images = train_rotnet(drawn(), TINY, 0), drawn(7)
     found = network.represent(images)
-    assert found.shape == (7, rotnet.REPRESENTATION)
+    assert found.shape == (7, REPRESENTATION)
     assert (found < 0).any()
     assert not found.requires_grad
     assert torch.allclose(found[3:4], network.represent(images[3:4]), atol=1e-5)

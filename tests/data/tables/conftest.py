@@ -19,7 +19,7 @@ def rows():
 
 @pytest.fixture
 def pyarrow():
-    """pyarrow, or a reason to skip."""
-    return pytest.importorskip(
-        "pyarrow", reason="pyarrow is missing: pip install coterie[tables]", exc_type=ImportError
-    )
+    """pyarrow, which takes a while to import."""
+    import pyarrow
+
+    return pyarrow

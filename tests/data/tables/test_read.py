@@ -1,6 +1,5 @@
 import datetime
 import gzip
-import sys
 
 import numpy as np
 import pytest
@@ -245,13 +244,6 @@ def test_mixed_columns_of_a_frame_are_refused(pyarrow):
     frame = pandas.DataFrame({"client": [1, 2], "x": ["a", 1], "label": [0, 1]})
     with pytest.raises(DataError, match="a column of mixed types: "):
         Federation.from_table(frame)
-
-
-def test_without_pyarrow_the_sentence_says_how_to_get_it(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    (tmp_path / "rows.csv").write_text("client,x,label\n")
-    with pytest.raises(DataError, match=r"needs pyarrow, .*`pip install coterie\[tables\]`"):
-        Federation.from_table(tmp_path / "rows.csv")
 
 
 def test_dates_and_times_are_days(pyarrow):

@@ -298,7 +298,7 @@ def test_of_samples_beside_the_training_ones_nothing_is_kept(monkeypatch):
     )
     shared = LockstepClients(train, task)
     copies = [shared.train() for _ in range(2)]
-    tested = [shared.test(test, copy) for copy in copies]
+    tested = [shared.judge("test", test, copy) for copy in copies]
     asked = []
     answer = lockstep.answer_group
 

@@ -37,6 +37,7 @@ class LinearMixture(Settings):
 
     class_count: ClassVar[int] = 0  # targets are real numbers
     pixel_scale: ClassVar[float] = 1.0
+    resplits: ClassVar[bool] = False  # data are drawn anew
     suggests: ClassVar[dict[str, Any]] = dict(
         lr=0.05, steps=1, rounds=300, network="linear", bias=False, weights="bernoulli"
     )

@@ -29,7 +29,8 @@ from coterie.data.federations.sample_clusters import (
     zero_to_one,
 )
 from coterie.data.principal import add_sums, leading_components, sum_samples
-from coterie.data.sources.rotnet import REPRESENTATION
+
+REPRESENTATION = 128 * 4 * 4  # numbers of one
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,6 +34,7 @@ class RotatedMnist(Settings):
 
     class_count: ClassVar[int] = 10
     pixel_scale: ClassVar[float] = 255
+    resplits: ClassVar[bool] = False  # the sources' own test part is kept
     suggests: ClassVar[dict[str, Any]] = dict(
         k=4, lr=0.1, steps=10, rounds=300, network="mlp", hidden=200
     )
@@ -91,6 +92,7 @@ class RotatedDigits(RotatedMnist):
     train_share: float = setting(0.8, "share of a client's samples to train on", between(0, 1))
 
     pixel_scale: ClassVar[float] = 1.0
+    resplits: ClassVar[bool] = True  # another seed splits the same samples anew
     suggests: ClassVar[dict[str, Any]] = dict(
         k=4, lr=0.1, steps=10, rounds=60, network="mlp", hidden=100
     )

@@ -7,49 +7,41 @@ the federation that is made of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+import importlib
+from typing import TYPE_CHECKING, Any
 
-from coterie.core.errors import SettingError, did_you_mean
-from coterie.data.sources import celeba, cifar, femnist, mnist, rotnet
-from coterie.data.sources.celeba import load_celeba as load_celeba
-from coterie.data.sources.cifar import load_cifar10 as load_cifar10
-from coterie.data.sources.digits import load_digits as load_digits
-from coterie.data.sources.femnist import load_femnist as load_femnist
-from coterie.data.sources.mnist import load_fashion_mnist as load_fashion_mnist
-from coterie.data.sources.mnist import load_mnist as load_mnist
-from coterie.data.sources.mnist import load_mnist_writers as load_mnist_writers
-from coterie.data.sources.rotnet import load_rotnet as load_rotnet
-from coterie.data.sources.source import Source
-from coterie.data.sources.source import folders as folders
+if TYPE_CHECKING:
+    from coterie.data.sources.catalogue import SOURCES as SOURCES
+    from coterie.data.sources.catalogue import get as get
+    from coterie.data.sources.catalogue import list_sources as list_sources
+    from coterie.data.sources.celeba import load_celeba as load_celeba
+    from coterie.data.sources.cifar import load_cifar10 as load_cifar10
+    from coterie.data.sources.digits import load_digits as load_digits
+    from coterie.data.sources.femnist import load_femnist as load_femnist
+    from coterie.data.sources.mnist import load_fashion_mnist as load_fashion_mnist
+    from coterie.data.sources.mnist import load_mnist as load_mnist
+    from coterie.data.sources.mnist import load_mnist_writers as load_mnist_writers
+    from coterie.data.sources.rotnet import load_rotnet as load_rotnet
+    from coterie.data.sources.source import folders as folders
 
-SOURCES: dict[str, Source] = {
-    source.name: source
-    for source in (
-        mnist.MNIST_SOURCE,
-        mnist.FASHION_SOURCE,
-        mnist.WRITERS_SOURCE,
-        cifar.SOURCE,
-        femnist.SOURCE,
-        celeba.SOURCE,
-        rotnet.SOURCE,
-    )
+# What reads one source is not imported for another: that takes longer than a small run.
+HOMES = {
+    "SOURCES": "catalogue",
+    "get": "catalogue",
+    "list_sources": "catalogue",
+    "load_celeba": "celeba",
+    "load_cifar10": "cifar",
+    "load_digits": "digits",
+    "load_femnist": "femnist",
+    "load_fashion_mnist": "mnist",
+    "load_mnist": "mnist",
+    "load_mnist_writers": "mnist",
+    "load_rotnet": "rotnet",
+    "folders": "source",
 }
 
 
-def get(name: str, say: Callable[[str], None]) -> Path:
-    """Bring a source into the cache and verify it; the folder it is in."""
-    if name not in SOURCES:
-        raise SettingError(f"no source is named {name}{did_you_mean(name, SOURCES)}")
-    return SOURCES[name].get(say)
-
-
-def list_sources() -> str:
-    """All sources on a line each: the name, what it is, and where it is."""
-    rows = [("source", "what it is", "where")]
-    for source in SOURCES.values():
-        here = source.where()
-        absent = f"not here; `coterie data get {source.name}`"
-        rows.append((source.name, source.description, absent if here is None else str(here)))
-    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
-    return "\n".join(f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c}" for a, b, c in rows)
+def __getattr__(name: str) -> Any:
+    if name not in HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{HOMES[name]}"), name)

@@ -148,14 +148,8 @@ def leaf_blocks(folder: Path) -> Iterator[Block]:
 
 def parquet_blocks(paths: Iterable[Path]) -> Iterator[Block]:
     """The rows of the hub's parquet files: an image file, its writer and its class."""
-    try:
-        pyarrow: Any = importlib.import_module("pyarrow")
-        parquet: Any = importlib.import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise DataError(
-            "femnist is here as parquet files, which pyarrow reads; "
-            "`pip install coterie[tables]` installs it"
-        ) from error
+    pyarrow: Any = importlib.import_module("pyarrow")
+    parquet: Any = importlib.import_module("pyarrow.parquet")
     for path in paths:
         try:
             with parquet.ParquetFile(path) as file:

@@ -36,7 +36,6 @@ NAME = "mnist-rotnet"
 SIDE = 32  # pixels of an image, with its black margin
 BATCH = 500  # images that are represented at a time
 SECONDS = 110  # that training takes on one core, about
-REPRESENTATION = 128 * 4 * 4  # numbers of one
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import pooch
-
 from coterie.core.errors import DataError, SettingError
 
 # Where packages of an operating system put a source, searched after the cache.
@@ -96,6 +94,8 @@ class Source:
 
 def folders() -> list[Path]:
     """Where data are looked for, first COTERIE_DATA if it is set; new data go into the first."""
+    import pooch  # brings all that a download needs
+
     chosen, platform = os.environ.get("COTERIE_DATA"), Path(pooch.os_cache("coterie"))
     return [Path(chosen), platform] if chosen else [platform]
 

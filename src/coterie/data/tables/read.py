@@ -1,6 +1,6 @@
 """Tables from files, folders and memory, all as Arrow tables.
 
-pyarrow is imported only here and only when a table is read; it comes with `coterie[tables]`.
+pyarrow is imported only here and only when a table is read.
 """
 
 from __future__ import annotations
@@ -20,13 +20,8 @@ UTF16 = (b"\xff\xfe", b"\xfe\xff")  # how such text begins
 
 
 def import_arrow(module: str = "pyarrow") -> Any:
-    """pyarrow, or one of its modules; refuse in a sentence that says how to get it."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise DataError(
-            "reading tables needs pyarrow, which is not installed: `pip install coterie[tables]`"
-        ) from error
+    """pyarrow, or one of its modules."""
+    return importlib.import_module(module)
 
 
 def read_table(

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import coo_matrix
 
 Floats = NDArray[np.float64]
 
@@ -76,6 +75,8 @@ def category_counts(codes: NDArray[np.int64], offsets: NDArray[np.int64], catego
     [[2, 1, 0], [0, 0, 1]]
     """
     clients = len(offsets) - 1
+    from scipy.sparse import coo_matrix  # a table of numbers alone needs none
+
     owner = np.repeat(np.arange(clients), np.diff(offsets))
     place = np.where(codes < 0, categories, codes)
     ones = np.ones(len(codes), np.int64)

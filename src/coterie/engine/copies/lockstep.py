@@ -280,15 +280,17 @@ class LockstepClients:
             largest=LARGEST_CHUNK,
             sample_bytes=SAMPLE_BYTES,
         )
-        self.cache, self.test_cache = ChunkCache(), ChunkCache()
+        self.cache = ChunkCache()
+        self.caches: dict[str, ChunkCache] = {}  # of the other parts, by name
 
     def train(self) -> Simulator:
         """The training part for one more copy."""
         return self._simulator(self.samples, LockstepKernel(self.kernel, self.cache))
 
-    def test(self, samples: Samples, train: Simulator, first: int = 0) -> Simulator:
-        """The test part for the copy that has `train`: see `Simulator.with_samples`."""
-        kernel = LockstepKernel(self.kernel, self.test_cache, trains=False)
+    def judge(self, part: str, samples: Samples, train: Simulator, first: int = 0) -> Simulator:
+        """Another part for the copy that has `train`: see `Simulator.with_samples`."""
+        cache = self.caches.setdefault(part, ChunkCache())
+        kernel = LockstepKernel(self.kernel, cache, trains=False)
         known = {"first": first, "population": train.population, "memory": train.memory}
         return self._simulator(samples, kernel, **known)
 

@@ -15,6 +15,7 @@ from coterie.tensors.lazy import (
     add_cluster_sums,
     as_selected_rows,
     dense,
+    same_rows,
     subtract_origin,
 )
 
@@ -42,6 +43,12 @@ class BaseModels:
         """The first `width` coordinates of every client's model, [m, width]."""
         models = self.models[:, :width]
         return models[self.index] if self.shared else models
+
+    def are_rows(self, origin: Tensor, index: Tensor) -> bool:
+        """Whether client i's model is row `index[i]` of origin [k, d], in memory."""
+        if not self.shared or not same_rows(origin, self.models):
+            return False
+        return len(self.models) == 1 or torch.equal(self.index, index)
 
     def add_to(self, sums: Tensor, member: Tensor, origin: Tensor | None = None) -> None:
         """Add weighted sums of as many coordinates as `sums` [k, width] has, as a formula does."""
@@ -75,6 +82,28 @@ class DisplacedModels:
         self.dtype, self.device = rest.dtype, rest.device
 
     def dense(self) -> Tensor:
+        end = self._with_combinations()
+        for base, share in self.bases:
+            self._add_base(end, base, share)
+        end[:, self.width :] = self.rest
+        return end
+
+    def displacements(self, origin: Tensor, index: Tensor) -> Tensor:
+        """How far model i is from row `index[i]` of origin [k, d]: [m, d]."""
+        moved, width = self._with_combinations(), self.width
+        left = True  # whether first layers are yet to be subtracted
+        for base, share in self.bases:
+            if share is None and left and base.are_rows(origin, index):
+                left = False  # they would be added and subtracted again
+            else:
+                self._add_base(moved, base, share)
+        if left:
+            moved[:, :width] -= origin[:, :width][index]
+        torch.sub(self.rest, origin[:, width:][index], out=moved[:, width:])
+        return moved
+
+    def _with_combinations(self) -> Tensor:
+        """New models [m, d] whose first layers are the combinations alone; the rest is not set."""
         end = self.rest.new_empty(self.shape)
         first = end[:, : self.width]
         if self.combinations is None:
@@ -82,11 +111,12 @@ class DisplacedModels:
         else:
             h, f = self.combinations.shape[1], self.x.shape[2]
             torch.bmm(self.combinations, self.x, out=first.view(-1, h, f))
-        for base, share in self.bases:
-            layers = base.dense(self.width)
-            first += layers if share is None else share[:, None] * layers
-        end[:, self.width :] = self.rest
         return end
+
+    def _add_base(self, models: Tensor, base: BaseModels, share: Tensor | None) -> None:
+        """Add the first layers of base models to those of `models` [m, d]."""
+        layers = base.dense(self.width)
+        models[:, : self.width] += layers if share is None else share[:, None] * layers
 
     def add_to(self, sums: Tensor, member: Tensor, origin: Tensor | None = None) -> None:
         width = self.width

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.task import Task
+from coterie.tensors.activations import relu_gradient
 
 # Layers that act on every number by itself.
 ELEMENTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.ELU, nn.SiLU, nn.LeakyReLU, nn.Identity)
@@ -190,11 +191,7 @@ def activation_gradient(layer: nn.Module, slopes: Tensor, before: Tensor, after:
     if isinstance(layer, nn.Identity):
         return slopes
     if isinstance(layer, nn.ReLU):
-        # In place: nobody else has these slopes.
-        passed: Tensor = torch.ops.aten.threshold_backward.grad_input(
-            slopes, after, 0, grad_input=slopes
-        )
-        return passed
+        return relu_gradient(slopes, after)  # in place: nobody else has these slopes
     if isinstance(layer, nn.Tanh):
         return slopes * (1 - after.square())
     if isinstance(layer, nn.Sigmoid):

@@ -10,7 +10,7 @@ a network is such a one is tried, once, against the reference.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 import torch
@@ -22,6 +22,7 @@ from coterie.core.kernel import Descent, Minimisation, Seeds, StepRule
 from coterie.core.layout import keeps_statistics
 from coterie.core.rows import Rows, nan_to_inf
 from coterie.core.task import Task
+from coterie.engine.kernels.blocks import blocks_by_weights
 from coterie.engine.kernels.module_calls import Tensors, copy_tensors, differentiate, training
 from coterie.engine.kernels.objective import (
     MiniBatches,
@@ -32,6 +33,7 @@ from coterie.engine.kernels.objective import (
 from coterie.engine.kernels.reference import PerClientKernel
 from coterie.tensors.devices import ACCELERATOR_BYTES, CPU
 from coterie.tensors.lazy import as_selected_rows, dense, select_rows, slice_rows
+from coterie.tensors.products import SummedProducts, form
 
 # What the samples that are worked on at a time may occupy: what layers make of them takes many
 # times as much.
@@ -98,18 +100,17 @@ class VmappedKernel:
                 weight = full_batch_weights(some, models.dtype, of_samples)
                 trained, carried = copy_tensors(layout, layout.unflatten(slice_rows(models, here)))
                 parts = self._gradients(trained, carried, some.x, some.y, weight)
-                found[here, : layout.trained_size] = flatten_by_client(parts)
+                found[here, : layout.trained_size] = flatten_by_client(map(form, parts))
         return found
 
     def descend(self, start: Tensor, rows: Rows, descent: Descent) -> Tensor:
         if not self.is_exact_for(rows):
             return self.one_by_one.descend(start, rows, descent)
-        blocks = blocks_by_samples(rows)
         with training(self.module):
             return torch.cat(
                 [
                     self._descend(slice_rows(start, here), some, descent.slice_clients(here))
-                    for here, some in blocks
+                    for here, some in blocks_of_descents(start, rows)
                 ]
             )
 
@@ -122,7 +123,10 @@ class VmappedKernel:
         """Whether the network can be done for all clients at once; tried on the first samples."""
         if self._exact is None and rows.y.numel():
             tensors = isinstance(rows.x, Tensor) and isinstance(rows.y, Tensor)
-            self._exact = tensors and not keeps_statistics(self.module) and self._agrees(rows)
+            layout = self.task.layout
+            one_type = {*layout.dtypes[: len(layout.trained)]} == {layout.dtype}
+            can = tensors and one_type and not keeps_statistics(self.module)
+            self._exact = can and self._agrees(rows)
         return bool(self._exact)
 
     def _agrees(self, rows: Rows) -> bool:
@@ -200,7 +204,7 @@ class VmappedKernel:
 
     def _gradients(
         self, trained: Tensors, carried: Tensors, x: Tensor, y: Tensor, weight: Tensor
-    ) -> list[Tensor]:
+    ) -> Sequence[Tensor | SummedProducts]:
         """The derivative of each client's weighted losses by its own tensors.
 
         That of their sum: no client's loss depends on another's tensors.
@@ -215,24 +219,45 @@ class VmappedKernel:
 
     def _descend(self, start: Tensor, rows: Rows, descent: Descent) -> Tensor:
         layout = self.task.layout
-        trained, carried = copy_tensors(layout, layout.unflatten(start))
-        batches = MiniBatches.of(descent, layout.dtype, rows.y.device)
-        x, y, weight = rows.x, rows.y, full_batch_weights(rows, layout.dtype, descent.weights)
+        ends: Tensor = dense(start).to(layout.dtype, copy=True)
         rule, terms = descent.rule, ObjectiveTerms(layout, descent)
         optimizer, equal = rule.begin_optimizer(), len(set(descent.steps)) == 1
+        plain = terms.is_empty and equal and rule.optimizer == "sgd"
+        # Tensors of their own, to which products can be added; or views of `ends`, so that a step
+        # is made on all of them at once.
+        own = torch.clone if plain else torch.Tensor.detach
+        tensors = {name: own(tensor) for name, tensor in layout.unflatten(ends).items()}
+        trained = {name: tensors.pop(name).requires_grad_() for name in layout.trained}
+        batches = MiniBatches.of(descent, layout.dtype, rows.y.device)
+        x, y, weight = rows.x, rows.y, full_batch_weights(rows, layout.dtype, descent.weights)
         for step in range(max(descent.steps)):
             if batches is not None:
                 weight = batches.weight[:, step]
                 x, y, _ = rows.take(batches.place[:, step])
-            found = self._gradients(trained, carried, x, y, weight)
+            found = self._gradients(trained, tensors, x, y, weight)
             with torch.no_grad():
-                found = terms.gradients(layout.trained, found, trained.values())
-                pairs = zip(trained.values(), optimizer.directions(found), strict=True)
-                for now, direction in pairs:
-                    if not equal:
-                        direction = zero_if_finished(direction, descent.steps, step)
-                    now.sub_(direction, alpha=rule.lr)
-        return flatten_by_client([*trained.values(), *carried.values()]).to(start.dtype)
+                if plain:
+                    step_in_place(trained.values(), found, rule.lr)
+                    continue
+                whole = terms.gradients(layout.trained, [*map(form, found)], trained.values())
+                (direction,) = optimizer.directions([flatten_by_client(whole)])
+                if not equal:
+                    direction = zero_if_finished(direction, descent.steps, step)
+                ends[:, : layout.trained_size].sub_(direction, alpha=rule.lr)
+        if plain:
+            ends[:, : layout.trained_size] = flatten_by_client(trained.values())
+        return ends.to(start.dtype)
+
+
+def step_in_place(
+    tensors: Iterable[Tensor], gradients: Iterable[Tensor | SummedProducts], lr: float
+) -> None:
+    """A gradient step in place; gradients that are products are not formed for it."""
+    for tensor, gradient in zip(tensors, gradients, strict=True):
+        if isinstance(gradient, SummedProducts):
+            gradient.step(tensor, lr)
+        else:
+            tensor.sub_(gradient, alpha=lr)
 
 
 def blocks_by_samples(rows: Rows) -> Iterator[tuple[slice, Rows]]:
@@ -242,13 +267,21 @@ def blocks_by_samples(rows: Rows) -> Iterator[tuple[slice, Rows]]:
     return rows.client_blocks(block)
 
 
+def blocks_of_descents(models: Tensor, rows: Rows) -> Iterator[tuple[slice, Rows]]:
+    """Clients that make steps of their own from models [m, d], so few that a cache holds these."""
+    for here, some in blocks_by_weights(rows, models.shape[1], models):
+        for inside, few in blocks_by_samples(some):
+            clients = range(*here.indices(len(rows.y)))[inside]
+            yield slice(clients.start, clients.stop), few
+
+
 def blocks_of_models(models: Tensor, rows: Rows) -> Iterator[tuple[Tensor, Rows]]:
     """Blocks of clients: models [k, d] that all share or [b, k, d] of their own, and their rows."""
     for here, some in blocks_by_samples(rows):
         yield models if models.dim() == 2 else models[here], some
 
 
-def flatten_by_client(tensors: list[Tensor]) -> Tensor:
+def flatten_by_client(tensors: Iterable[Tensor]) -> Tensor:
     """The tensors [b, ...] of each client one after another in one vector, [b, d]."""
     return torch.cat([tensor.detach().reshape(len(tensor), -1) for tensor in tensors], 1)
 

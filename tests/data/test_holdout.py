@@ -1,0 +1,83 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from coterie import Federation
+from coterie.core import seeds
+from coterie.core.errors import SettingError
+from coterie.data.holdout import held_out_rows, hold_out
+from tests.tasks.taggers import tagging_federation
+
+
+def client(size, classes=3, seed=0):
+    """Features that name each row, and labels of uneven classes."""
+    generator = seeds.generator(seed, "rows", size)
+    y = torch.randint(classes, (size,), generator=generator).clamp_max(classes - 1)
+    return torch.arange(float(size))[:, None], y
+
+
+def test_each_class_has_its_share_in_both_parts_to_within_a_row():
+    x, y = client(200)
+    held = hold_out(Federation.from_clients([(x, y)]), 0.25, seed=3)
+    counts = torch.bincount(y, minlength=3) * 0.25
+    found = torch.bincount(held.validation.y, minlength=3)
+    assert bool(((found - counts).abs() < 1).all()), (found, counts)
+    assert abs(int(found.sum()) - 50) <= 1
+
+
+def test_real_targets_have_their_ranges_in_both_parts():
+    y = torch.randn(400, generator=seeds.generator(0, "targets"))
+    held = hold_out(Federation.from_clients([(y[:, None], y)]), 0.2, seed=0)
+    for low, high in ((-9.0, -1.0), (-1.0, 0.0), (0.0, 1.0), (1.0, 9.0)):
+        whole, out = (int(((z > low) & (z <= high)).sum()) for z in (y, held.validation.y))
+        assert abs(out - 0.2 * whole) < 2
+
+
+@pytest.mark.parametrize("share", [0.01, 0.2, 0.5, 0.99])
+def test_no_row_is_lost_and_none_is_in_both_parts(share):
+    sizes = [1, 2, 3, 8, 50]
+    whole = Federation.from_clients([client(size) for size in sizes])
+    held = hold_out(whole, share, seed=1)
+    for i, size in enumerate(sizes):
+        kept, out = (part.client(i)[0].flatten() for part in (held.train, held.validation))
+        assert sorted(torch.cat([kept, out]).tolist()) == list(range(size))
+        assert len(kept) >= 1
+        assert bool((kept.diff() > 0).all())
+
+
+def test_small_clients_hold_out_a_row_as_often_as_their_share_says():
+    whole = Federation.from_clients([client(3)] * 400)
+    out = hold_out(whole, 0.2, seed=0).validation.sizes
+    assert out.unique().tolist() == [0, 1]
+    assert abs(float(out.double().mean()) - 0.6) < 0.1
+
+
+def test_what_a_client_holds_out_goes_by_its_name_and_the_seed():
+    data = Federation.from_clients([client(40), client(40, seed=5)])
+    one = replace(data, clients=("a", "b"))
+    other = replace(Federation.from_clients([client(40, seed=5), client(40)]), clients=("b", "a"))
+    held, swapped = hold_out(one, 0.2, seed=0), hold_out(other, 0.2, seed=0)
+    assert torch.equal(held.validation.client(0)[0], swapped.validation.client(1)[0])
+    another = hold_out(one, 0.2, seed=1)
+    assert not torch.equal(held.validation.client(0)[0], another.validation.client(0)[0])
+
+
+def test_a_federation_that_has_a_validation_part_keeps_it():
+    data = Federation.from_clients([client(10)], validation=[client(4)])
+    assert hold_out(data, 0.0, seed=0) is data
+    with pytest.raises(SettingError, match=r"`validation` must be 0 where .*, got 0\.2"):
+        hold_out(data, 0.2, seed=0)
+
+
+def test_sequences_are_held_out_whole():
+    data = tagging_federation([5, 9])
+    held = hold_out(data, 0.4, seed=0)
+    assert len(held.train.y) + len(held.validation.y) == len(data.train.y)
+    assert len(held.train) == len(held.validation) == len(data)
+
+
+def test_not_all_rows_are_held_out_whatever_the_chance():
+    for seed in range(50):
+        out = held_out_rows(2, 0.99, None, torch.Generator().manual_seed(seed))
+        assert out.sum() == 1
