@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from coterie.core.errors import CoterieError, CoterieWarning
     from coterie.core.samples import Ragged
     from coterie.data.federation import Federation
+    from coterie.data.tables.schema import Schema, read_schema
     from coterie.experiment.compare import compare
     from coterie.experiment.plan import load
     from coterie.experiment.run import Run
@@ -87,6 +88,8 @@ HOMES = {
     "TokenClassification": "tasks",
     "compare": "experiment.compare",
     "load": "experiment.plan",
+    "Schema": "data.tables.schema",
+    "read_schema": "data.tables.schema",
     "simulate": "experiment.simulate",
 }
 
@@ -125,10 +128,12 @@ __all__ = [
     "Ragged",
     "Regression",
     "Run",
+    "Schema",
     "TokenClassification",
     "__version__",
     "compare",
     "load",
+    "read_schema",
     "simulate",
 ]
 

@@ -153,3 +153,19 @@ def test_of_two_resumes_at_once_one_is_refused(tmp_path):
         assert codes == [0, 0]
     lines = (folder / "rounds.jsonl").read_text().splitlines()
     assert [json.loads(line)["round"] for line in lines] == list(range(1, 61))
+
+
+@pytest.mark.parametrize("words", [[], ["starts=2"]])
+def test_a_run_on_a_table_keeps_its_schema(tmp_path, words):
+    rows = [f"{client},{x},{x % 2}" for client in "abc" for x in range(6)]
+    (tmp_path / "rows.csv").write_text("\n".join(["client,x,label", *rows]) + "\n")
+    plan = make_plan(["fedavg", str(tmp_path / "rows.csv"), "rounds=1", *words])
+    run = plan.run(plan.config())
+    run.use(tmp_path / "run")
+    run.complete()
+    assert coterie.read_schema(tmp_path / "run" / "schema.json") == plan.build().schema
+
+
+def test_a_run_on_no_table_has_no_schema(tmp_path, digits):
+    coterie.simulate(FedAvg(), *digits, rounds=1, folder=tmp_path / "run")
+    assert not (tmp_path / "run" / "schema.json").exists()

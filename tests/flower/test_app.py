@@ -8,6 +8,7 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
 from coterie.cli import main as cli
 from coterie.core.errors import DataError
+from coterie.data.tables.schema import read_schema
 from coterie.flower.app import app_from_arguments, read_app
 from coterie.flower.node import NodeFile
 from coterie.flower.server import run_server
@@ -70,6 +71,7 @@ def test_a_table_on_three_nodes_is_the_table_in_one_place(tmp_path):
     run = run_server(FakeGrid(App.from_config(config), files), config, "1")
     alike(run, simulated([*words, "evaluate=10"]))
     assert run.federation.clients == tuple("abcdef")
+    assert read_schema(tmp_path / "run" / "schema.json") == app.schema
 
 
 def spread(whole: Path, folder: Path) -> list[NodeFile]:
@@ -127,7 +129,10 @@ def test_a_node_without_a_label_joins_no_app_that_has_one(tmp_path):
     [
         (lambda text: text.replace("age", "years"), "age"),
         (lambda text: text.replace("east", "3").replace("west", "4"), "`ward` must hold text"),
-        (lambda text: text.replace("ill", "dead"), "does not know: dead"),
+        (
+            lambda text: text.replace("ill", "dead"),
+            "`outcome` holds classes that training did not have",
+        ),
         (lambda text: text.replace("hospital", "clinic"), "hospital"),
         (lambda text: text.splitlines()[0] + "\n", "no rows"),
     ],

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -29,6 +29,9 @@ from coterie.data.client_samples import (
     sequence_parts,
     store_clients,
 )
+
+if TYPE_CHECKING:
+    from coterie.data.tables.schema import Schema
 
 
 class Indexable(Protocol):
@@ -151,6 +154,7 @@ class Federation:
     classes: tuple[str, ...] = ()  # names of the labels 0, 1, ...
     class_count: int = 0  # classes that labels can be; 0: as many as the labels show
     scale: float = 1.0  # features are divided by it before a network sees them: 255 for bytes
+    schema: Schema | None = None  # how rows of a user's table become samples; None: they are none
 
     def __post_init__(self) -> None:
         if self.test is not None and not self.unseen and len(self.test) != len(self.train):
@@ -237,7 +241,7 @@ class Federation:
         from coterie.data.tables.table import Table
 
         columns = features if isinstance(features, str) else ",".join(features)
-        return Table(features=columns, **settings).prepare(source, seed).federation
+        return Table(features=columns, **settings).prepare(source, seed)
 
     @staticmethod
     def from_folder(path: str | Path, **settings: Any) -> Federation:
@@ -275,7 +279,7 @@ class Federation:
         from coterie.data.tables.table import Table, prepare_arrays
 
         settings = Table(target=target, train_share=train_share, min_samples=min_samples)
-        return prepare_arrays(read_datasets(datasets), settings, seed, "own data").federation
+        return prepare_arrays(read_datasets(datasets), settings, seed, "own data")
 
     def __len__(self) -> int:
         """The number of clients that train."""

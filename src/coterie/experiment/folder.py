@@ -1,6 +1,7 @@
 """The folder that a run leaves behind.
 
     config.json             what was run: algorithm, federation, every setting, the command
+    schema.json             of a user's table: how its rows become samples (docs/data.md)
     rounds.jsonl            one line per round: metrics, sizes, moves between clusters, bytes, time
     checkpoint.safetensors  the state after a round, to go on from: the last one, and some before
     result.json             the outcome in numbers
@@ -30,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.errors import CheckpointError, CoterieError, SettingError
+from coterie.data.federation import Federation
 from coterie.experiment.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from coterie.experiment.settings import RunSettings
 from coterie.files import (
@@ -159,7 +161,7 @@ class RunFolder:
     def discard(self) -> None:
         """Remove the files of a run that could not begin, and the folder if it is empty then."""
         self.unlock()
-        for name in ("config.json", "rounds.jsonl"):
+        for name in ("config.json", "schema.json", "rounds.jsonl"):
             (self.path / name).unlink(missing_ok=True)
         if not any(self.path.iterdir()):
             self.path.rmdir()
@@ -167,6 +169,11 @@ class RunFolder:
     def write(self, name: str, content: Any) -> None:
         """Write a JSON file."""
         write_text(self.path / name, to_json(content) + "\n")
+
+    def write_schema(self, federation: Federation) -> None:
+        """Write how rows of a user's table become samples, unless it is there already."""
+        if federation.schema is not None and not (self.path / "schema.json").exists():
+            self.write("schema.json", federation.schema.raw())
 
     def append(self, record: Any, name: str = "rounds.jsonl") -> None:
         """Add the line of a round."""

@@ -157,6 +157,7 @@ class Grid:
         """Leave files in a new folder, or go on from those of an earlier run."""
         folder = RunFolder.open(path, self.config, resume=resume)
         with folder.unlocked_after_error():
+            folder.write_schema(self.copies[0].run.federation)
             before = folder.restore(self.fingerprint_with, self.config) if resume else None
             if before is not None:
                 self._restore(before[0], folder)

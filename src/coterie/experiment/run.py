@@ -248,6 +248,7 @@ class Run:
         """Leave files in a new folder, or go on from those of an earlier run."""
         folder = RunFolder.open(path, self.config, resume=resume)
         with folder.unlocked_after_error():
+            folder.write_schema(self.federation)
             before = folder.restore(self.fingerprint_with, self.config) if resume else None
             if before is not None:
                 self.training.restore(*before)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from coterie.core.errors import CoterieError, SettingError
 from coterie.core.imports import describe_failure
 from coterie.core.names import short_name
-from coterie.data.tables.schema import Schema
 from coterie.deploy.flwr_internals import need_flower
 from coterie.experiment.plan import make_plan
 from coterie.flower.permission import check_app_allowed, own_names
@@ -182,9 +181,9 @@ def app_from_arguments(arguments: list[str]) -> App:
     network = read_network_settings(of_network)
     schema = None
     if plan.federation_name == "table":
-        prepared = plan.federation.prepare(plan.federation.path, plan.settings.data_seed)
-        plan.prepare(prepared.federation)  # refuses what the algorithm cannot learn on
-        schema = Schema.from_table(prepared)
+        federation = plan.build()
+        plan.prepare(federation)  # refuses what the algorithm cannot learn on
+        schema = federation.schema
     return App.from_config(App(plan, network, schema).config())
 
 

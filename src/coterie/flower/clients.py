@@ -89,6 +89,7 @@ class Network:
             classes=self.app.schema.classes if self.app.schema else (),
             sample_clusters=not self.task.predicts and self.samples.has_labels,
             labelled=self.labelled,
+            schema=self.app.schema,
         )
 
     @property

@@ -19,6 +19,7 @@ from coterie.core.settings import Settings, setting
 from coterie.core.task import Task
 from coterie.core.validate import above, at_least, fraction
 from coterie.data.federation import Federation
+from coterie.data.tables.known_schema import node_federation
 from coterie.data.tables.schema import Schema
 from coterie.experiment.finetuning import check_fine_tuning
 from coterie.experiment.plan import Plan, plan_again
@@ -130,5 +131,5 @@ class App:
         settings = replace(plan.federation, path=path or plan.federation.path)
         if not settings.path:
             raise SettingError('a node of this app needs its own table: data = "FILE" in its file')
-        own = plan.hold_out(self.schema.federation(settings, plan.settings.data_seed))
+        own = plan.hold_out(node_federation(self.schema, settings, plan.settings.data_seed))
         return own, plan.prepare(self.schema.stub(own.train.x.shape[1:], own.train.x.dtype))[1]

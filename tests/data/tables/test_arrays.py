@@ -31,11 +31,11 @@ def test_a_folder_of_arrays_needs_no_pyarrow_and_keeps_shapes(tmp_path, monkeypa
     for name in ("ward-2", "ward-1"):
         saved(tmp_path, name, x=np.full((4, 2, 3), int(name[-1])), y=np.array(["b", "a"] * 2))
     got = Table().prepare(tmp_path, 0)
-    assert got.federation.clients == ("ward-1", "ward-2")
-    assert got.federation.classes == ("a", "b")
-    assert got.federation.train.x.shape == (6, 2, 3)
-    assert got.federation.train.client(1)[0].unique().tolist() == [2]
-    assert got.federation.outputs == 2
+    assert got.clients == ("ward-1", "ward-2")
+    assert got.classes == ("a", "b")
+    assert got.train.x.shape == (6, 2, 3)
+    assert got.train.client(1)[0].unique().tolist() == [2]
+    assert got.outputs == 2
 
 
 def test_samples_keep_their_labels_when_they_are_split(tmp_path):

@@ -49,14 +49,14 @@ KINDS = ["csv", "tsv", "semicolons", "csv.gz", "parquet", "dictionary", "feather
 def test_every_kind_of_file_gives_the_same_federation(pyarrow, rows, tmp_path, kind):
     expected = Table().prepare(pyarrow.table(rows), 0)
     got = Table().prepare(str(written(pyarrow, rows, tmp_path, kind)), 0)
-    assert torch.equal(got.federation.train.x, expected.federation.train.x)
-    assert torch.equal(got.federation.test.y, expected.federation.test.y)
-    assert (got.federation.clients, got.federation.features, got.federation.classes) == (
-        expected.federation.clients,
-        expected.federation.features,
-        expected.federation.classes,
+    assert torch.equal(got.train.x, expected.train.x)
+    assert torch.equal(got.test.y, expected.test.y)
+    assert (got.clients, got.features, got.classes) == (
+        expected.clients,
+        expected.features,
+        expected.classes,
     )
-    assert got.federation.name.startswith("rows.")
+    assert got.name.startswith("rows.")
 
 
 def test_a_data_frame_is_taken_as_it_is(pyarrow, rows):
@@ -86,9 +86,9 @@ def test_csv_may_have_a_mark_quotes_commas_line_ends_and_any_letters(pyarrow, tm
     )
     (tmp_path / "rows.csv").write_bytes(b"\xef\xbb\xbf" + text.encode())
     got = Table(path=str(tmp_path / "rows.csv")).prepare(str(tmp_path / "rows.csv"), 0)
-    assert got.federation.clients == ("Zürich, Süd", "東京")
-    assert got.federation.features == ('city=a\n"b"', "city=(missing)")
-    assert got.federation.train.x.tolist() == [[1, 0], [1, 0], [0, 1]]
+    assert got.clients == ("Zürich, Süd", "東京")
+    assert got.features == ('city=a\n"b"', "city=(missing)")
+    assert got.train.x.tolist() == [[1, 0], [1, 0], [0, 1]]
 
 
 def test_csv_types_may_show_late_in_the_file(pyarrow, tmp_path):
@@ -111,7 +111,7 @@ def test_line_ends_in_quotes_may_lie_anywhere_in_a_long_file(pyarrow, tmp_path):
 def test_clients_in_csv_keep_their_leading_zeros_and_numbers_count_up(pyarrow, tmp_path):
     lines = [f"{name},{x},{x % 2}" for name in ("10", "7", "007") for x in range(3)]
     (tmp_path / "rows.csv").write_text("\n".join(["client,x,label", *lines]))
-    assert Table().prepare(tmp_path / "rows.csv", 0).federation.clients == ("007", "7", "10")
+    assert Table().prepare(tmp_path / "rows.csv", 0).clients == ("007", "7", "10")
 
 
 def test_of_a_wide_parquet_file_only_named_columns_are_read(pyarrow, tmp_path):
@@ -120,7 +120,7 @@ def test_of_a_wide_parquet_file_only_named_columns_are_read(pyarrow, tmp_path):
     rows = {"who": [1, 1, 2, 2], "y": [0, 1, 0, 1], "x": [1, 2, 3, 4], "odd": [[1], [2], [3], [4]]}
     parquet.write_table(pyarrow.table(rows), tmp_path / "wide.parquet")
     settings = Table(client="who", label="y", features="x")
-    assert settings.prepare(tmp_path / "wide.parquet", 0).federation.features == ("x",)
+    assert settings.prepare(tmp_path / "wide.parquet", 0).features == ("x",)
     with pytest.raises(DataError, match=r"column `odd` is of type list<.*> *, of which no feature"):
         Federation.from_table(tmp_path / "wide.parquet", client="who", label="y")
 
@@ -134,8 +134,8 @@ def test_a_folder_has_a_file_for_each_client(pyarrow, rows, tmp_path, kind):
         file.rename(tmp_path / f"{name}.{kind}")
     (tmp_path / "README.md").write_text("not a client")
     got = Table().prepare(str(tmp_path), 0)
-    assert got.federation.clients == ("a", "b", "c")
-    assert torch.equal(got.federation.train.x, Federation.from_table(table).train.x)
+    assert got.clients == ("a", "b", "c")
+    assert torch.equal(got.train.x, Federation.from_table(table).train.x)
 
 
 def test_the_files_of_a_folder_have_the_same_columns(pyarrow, tmp_path):
@@ -259,8 +259,8 @@ def test_dates_and_times_are_days(pyarrow):
     }
     got = Table(standardise=False).prepare(rows, 0)
     # All dates that are known are the same: what tells is whether one is.
-    assert got.federation.features == ("date=(missing)", "far", "time", "noon", "span")
-    assert got.federation.train.x.tolist() == [[0, 1, 0.5, 0.5, 2], [1, 0, 0, 0, 0]]
+    assert got.features == ("date=(missing)", "far", "time", "noon", "span")
+    assert got.train.x.tolist() == [[0, 1, 0.5, 0.5, 2], [1, 0, 0, 0, 0]]
 
 
 def test_numbers_of_every_width_are_features(pyarrow):

@@ -22,14 +22,14 @@ def test_features_are_those_worked_out_by_hand(pyarrow, rows):
         [0, 0, 1, (-1 / 3) / member, 0, 1],
         [2 / age, 1, 0, (-1 / 3) / member, 1, 0],
     ]
-    for part in (got.federation.train, got.federation.test):
+    for part in (got.train, got.test):
         assert part.x.dtype == torch.float32
         assert part.x.tolist() == [pytest.approx(row, abs=1e-6) for row in expected]
         assert part.y.tolist() == [0, 1, 1]
         assert part.offsets.tolist() == [0, 1, 2, 3]
-    assert got.federation.clients == ("a", "b", "c")
-    assert got.federation.classes == ("no", "yes")
-    assert got.federation.features == (
+    assert got.clients == ("a", "b", "c")
+    assert got.classes == ("no", "yes")
+    assert got.features == (
         "age",
         "weight",
         "weight=(missing)",
@@ -62,8 +62,8 @@ def test_rows_in_any_order_give_the_same_clients_with_the_same_rows(pyarrow):
     settings = Table(standardise=False, features="row,colour")
     one, other = (settings.prepare(rows, 0) for rows in (table, mixed))
     for name in ("clients", "features", "classes"):
-        assert getattr(one.federation, name) == getattr(other.federation, name)
-    assert torch.equal(one.federation.train.offsets, other.federation.train.offsets)
+        assert getattr(one, name) == getattr(other, name)
+    assert torch.equal(one.train.offsets, other.train.offsets)
 
     def client_rows(federation, i):
         parts = [part.client(i) for part in (federation.train, federation.test)]
@@ -71,7 +71,7 @@ def test_rows_in_any_order_give_the_same_clients_with_the_same_rows(pyarrow):
         return whole[whole[:, 0].argsort()]
 
     for i in range(20):
-        assert torch.equal(client_rows(one.federation, i), client_rows(other.federation, i))
+        assert torch.equal(client_rows(one, i), client_rows(other, i))
 
 
 def test_standardisation_is_learnt_from_training_rows_only(pyarrow):
@@ -81,9 +81,9 @@ def test_standardisation_is_learnt_from_training_rows_only(pyarrow):
     table["x"][tested.numpy()] = 1e6
     table["colour"][tested.numpy()] = "grey"
     second = Table(features="x,colour").prepare(table, 0)
-    assert second.encoders == first.encoders
-    assert torch.equal(second.federation.train.x, first.federation.train.x)
-    assert second.federation.test.x[:, 0].min() > 1e4
+    assert second.schema.encoders == first.schema.encoders
+    assert torch.equal(second.train.x, first.train.x)
+    assert second.test.x[:, 0].min() > 1e4
 
 
 def test_standardised_training_rows_have_mean_0_and_deviation_1(pyarrow):
@@ -102,23 +102,23 @@ def test_words_and_gaps_that_only_the_test_part_has_are_all_zeros(pyarrow):
     table["colour"][rows[0]], table["colour"][rows[1]] = "grey", None
     table["x"][rows[0]] = np.nan
     got = Table(features="x,colour").prepare(table, 0)
-    assert got.federation.features == (
+    assert got.features == (
         "x",
         "colour=blue",
         "colour=gold",
         "colour=green",
         "colour=red",
     )
-    assert got.federation.test.x[0].tolist() == pytest.approx([0] * 5, abs=1e-6)
-    assert got.federation.test.x[1, 1:].tolist() == [0] * 4
+    assert got.test.x[0].tolist() == pytest.approx([0] * 5, abs=1e-6)
+    assert got.test.x[1, 1:].tolist() == [0] * 4
 
 
 def test_rare_words_share_a_feature(pyarrow):
     words = (["c"] * 6 + ["a"] * 4 + ["b"] * 2 + ["rare"]) * 20
     rows = {"client": [0] * 130 + [1] * 130, "label": [0, 1] * 130, "word": words}
     got = Table(categories=2).prepare(rows, 0)
-    assert got.federation.features == ("word=a", "word=c", "word=(other)")
-    whole = torch.cat([got.federation.train.x, got.federation.test.x])
+    assert got.features == ("word=a", "word=c", "word=(other)")
+    whole = torch.cat([got.train.x, got.test.x])
     assert whole.sum(0).tolist() == [80, 120, 60]
     assert whole.sum(1).unique().tolist() == [1]
 
@@ -141,15 +141,15 @@ def test_a_clients_rows_keep_the_order_of_the_table():
 def test_a_missing_word_is_a_word_of_its_own(pyarrow):
     rows = {"client": [1] * 3 + [2] * 3, "label": [0, 1] * 3, "word": ["a"] * 3 + [None] * 3}
     got = Table().prepare(rows, 0)
-    assert got.federation.features == ("word=a", "word=(missing)")
-    assert got.federation.train.x.tolist() == [[1, 0], [1, 0], [0, 1], [0, 1]]
+    assert got.features == ("word=a", "word=(missing)")
+    assert got.train.x.tolist() == [[1, 0], [1, 0], [0, 1], [0, 1]]
 
 
 def test_names_of_rows_tell_only_whether_there_is_one(pyarrow):
     rows = {"client": [1] * 3 + [2] * 3, "label": [0, 1] * 3, "id": ["u", "v", "w"] + [None] * 3}
     got = Table().prepare(rows, 0)
-    assert got.federation.features == ("id=(missing)",)
-    assert got.federation.train.x.tolist() == [[0], [0], [1], [1]]
+    assert got.features == ("id=(missing)",)
+    assert got.train.x.tolist() == [[0], [0], [1], [1]]
 
 
 def test_columns_that_tell_nothing_are_left_out_with_a_warning(pyarrow, rows):
@@ -157,9 +157,7 @@ def test_columns_that_tell_nothing_are_left_out_with_a_warning(pyarrow, rows):
     sentence = r"columns left out: one, same, none \(constant\); id \(a different text in every row"
     with pytest.warns(CoterieWarning, match=sentence):
         got = Table().prepare(rows, 0)
-    assert not {"one", "same", "none", "id"} & {
-        name.split("=")[0] for name in got.federation.features
-    }
+    assert not {"one", "same", "none", "id"} & {name.split("=")[0] for name in got.features}
 
 
 def test_a_column_of_numbers_with_words_among_them_is_warned_of(pyarrow):
@@ -180,11 +178,11 @@ def test_small_clients_are_left_out_with_a_warning_and_their_labels_too(pyarrow,
     sentence = "1 of 4 clients are left out, with 1 rows in all: they have fewer than `min_sam"
     with pytest.warns(CoterieWarning, match=sentence):
         got = Table().prepare(rows, 0)
-    assert got.federation.clients == ("a", "b", "c")
-    assert got.federation.classes == ("no", "yes")
-    assert torch.equal(got.federation.train.x, expected.x)
-    assert torch.equal(got.federation.train.y, expected.y)
-    assert got.federation.outputs == 2
+    assert got.clients == ("a", "b", "c")
+    assert got.classes == ("no", "yes")
+    assert torch.equal(got.train.x, expected.x)
+    assert torch.equal(got.train.y, expected.y)
+    assert got.outputs == 2
 
 
 @pytest.mark.parametrize(
@@ -202,25 +200,25 @@ def test_small_clients_are_left_out_with_a_warning_and_their_labels_too(pyarrow,
 def test_labels_are_classes_or_targets(pyarrow, values, target, expected, classes):
     rows = {"client": [1, 1, 2, 2], "x": [1, 1, 2, 2], "label": values}
     got = Table(target=target).prepare(rows, 0)
-    assert got.federation.train.y.tolist() == expected
-    assert got.federation.classes == classes
+    assert got.train.y.tolist() == expected
+    assert got.classes == classes
     kind = torch.int64 if classes else torch.float32
-    assert got.federation.train.y.dtype == kind
+    assert got.train.y.dtype == kind
 
 
 def test_a_dictionary_of_labels_gives_no_class_to_words_that_no_row_has(pyarrow):
     codes = pyarrow.array([2, 2, 0, 0], "int8")
     labels = pyarrow.DictionaryArray.from_arrays(codes, pyarrow.array(["z", "unused", "a"]))
     got = Table().prepare({"client": [1, 1, 2, 2], "x": [1, 1, 2, 2], "label": labels}, 0)
-    assert got.federation.classes == ("a", "z")
-    assert got.federation.train.y.tolist() == [0, 1]
+    assert got.classes == ("a", "z")
+    assert got.train.y.tolist() == [0, 1]
 
 
 def test_a_dictionary_with_a_word_twice_counts_as_one_word(pyarrow):
     codes = pyarrow.array([0, 0, 1, 1, 2, 2], "int8")
     city = pyarrow.DictionaryArray.from_arrays(codes, pyarrow.array(["Rome", "Rome", "Oslo"]))
     rows = {"client": city, "label": [0, 1] * 3, "x": [1, 2, 3, 4, 5, 6]}
-    assert Table().prepare(rows, 0).federation.clients == ("Oslo", "Rome")
+    assert Table().prepare(rows, 0).clients == ("Oslo", "Rome")
 
 
 def test_whole_labels_of_a_real_type_are_asked_about(pyarrow):

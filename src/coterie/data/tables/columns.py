@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,7 +103,7 @@ def dictionary_codes(column: Any) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     column = column.unify_dictionaries()
     codes = [chunk.indices.cast("int64").fill_null(-1).to_numpy() for chunk in column.chunks]
     categories = column.chunk(0).dictionary.to_pylist()
-    return np.concatenate(codes), tuple(map(str, categories))
+    return merge_spellings(np.concatenate(codes), list(map(str, categories)))
 
 
 def client_column(table: Any, name: str) -> Column:
@@ -142,6 +144,66 @@ def sort_key(categories: tuple[str, ...]) -> Any:
     if all(category.removeprefix("-").isdecimal() for category in categories):
         return lambda i: (int(categories[i]), categories[i])
     return lambda i: categories[i]
+
+
+def whole_spelling(text: str) -> str:
+    """A whole number as it is written without decimals; all other text as it is.
+
+    >>> whole_spelling("1.0"), whole_spelling("007"), whole_spelling("1.5"), whole_spelling("v1.0")
+    ('1', '007', '1.5', 'v1.0')
+    """
+    whole, _, rest = text.partition(".")
+    return whole if rest and not rest.strip("0") and whole.removeprefix("-").isdecimal() else text
+
+
+def merge_spellings(
+    codes: NDArray[np.int64], categories: Sequence[str]
+) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """Codes and categories in which the same whole number is one category, however written."""
+    names = [whole_spelling(category) for category in categories]
+    if names == list(categories):
+        return codes, tuple(names)
+    number = {name: i for i, name in enumerate(dict.fromkeys(names))}
+    place = np.array([*(number[name] for name in names), -1], np.int64)  # last: code -1
+    return place[codes], tuple(number)
+
+
+def number_name(value: float) -> str:
+    """A number as a category.
+
+    >>> number_name(3.0), number_name(0.5), number_name(12345678.0)
+    ('3', '0.5', '12345678')
+    """
+    return str(int(value)) if value == int(value) else repr(value)
+
+
+def as_text(column: Column) -> Column:
+    """A column of numbers or booleans as categories; text as it is."""
+    if column.kind == "text":
+        return column
+    gone = column.missing
+    codes = np.full(len(gone), -1, np.int64)
+    kinds, codes[~gone] = np.unique(check_finite(column).values[~gone], return_inverse=True)
+    truth = ("false", "true")
+    named = (truth[int(v)] if column.kind == "bool" else number_name(v) for v in kinds.tolist())
+    return Column(column.name, "text", codes, tuple(named))
+
+
+def text_as_numbers(column: Column) -> Column:
+    """A column of text that reads as numbers as these; numbers as they are, other text refused."""
+    if column.kind != "text":
+        return column
+    numbers = np.full(len(column.categories) + 1, np.nan)  # last: code -1
+    for i, category in enumerate(column.categories):
+        with suppress(ValueError):
+            numbers[i] = float(category)
+    strange = int((np.isnan(numbers[column.values]) & ~column.missing).sum())
+    if strange:
+        raise DataError(
+            f"the column `{column.name}` must hold numbers, got text in {strange:,} of "
+            f"{len(column.values):,} rows"
+        )
+    return Column(column.name, "number", numbers[column.values])
 
 
 def check_finite(column: Column) -> Column:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.core.errors import DataError
 from coterie.data.tables.client_rows import ClientRows, Rows
-from coterie.data.tables.columns import Column
+from coterie.data.tables.columns import Column, as_text, check_finite, read_column, text_as_numbers
 from coterie.data.tables.statistics import category_counts, column_moments, total_counts
 
 
@@ -21,6 +24,7 @@ class Scaled:
     scale: float
     fill: float  # the mean of the training rows of all clients
     indicator: bool  # a second feature is 1 where the number is missing
+    date: bool = False  # whether the number is of days
 
     @property
     def names(self) -> list[str]:
@@ -101,7 +105,7 @@ def fit_encoder(
     if told.constant:
         return Indicator(column.name) if indicator and told.known else "constant"
     centre, scale = (told.mean, told.deviation) if standardise else (0.0, 1.0)
-    return Scaled(column.name, centre, scale, told.mean, indicator)
+    return Scaled(column.name, centre, scale, told.mean, indicator, column.kind == "date")
 
 
 def fit_one_hot(column: Column, counts: Rows, categories: int) -> OneHot | str:
@@ -119,3 +123,29 @@ def fit_one_hot(column: Column, counts: Rows, categories: int) -> OneHot | str:
     order = sorted(seen.tolist(), key=lambda i: (-each[i], column.categories[i]))
     common = tuple(sorted(column.categories[i] for i in order[:categories]))
     return OneHot(column.name, common, int((each > 0).sum()) > categories, missing > 0)
+
+
+def encode_rows(table: Any, encoders: Sequence[Encoder], rows: Rows) -> NDArray[np.float32]:
+    """The features of some rows, [rows, d]; a column at a time, to save memory."""
+    widths = [len(encoder.names) for encoder in encoders]
+    out: NDArray[np.float32] = np.zeros((len(rows), sum(widths)), np.float32)
+    begin = 0
+    for encoder, width in zip(encoders, widths, strict=True):
+        column = fit_column(read_column(table, encoder.column), encoder)
+        encoder.write(column, rows, out[:, begin : begin + width])
+        begin += width
+    return out
+
+
+def fit_column(column: Column, encoder: Encoder) -> Column:
+    """A column as its encoder takes it: text made of numbers, numbers of text that reads as such.
+
+    New rows may be few, and stored otherwise than those that the encoder was learnt from.
+    """
+    if isinstance(encoder, OneHot):
+        return as_text(column)
+    dates, empty = column.kind == "date", bool(column.missing.all())
+    if isinstance(encoder, Scaled) and encoder.date != dates and not empty:
+        wanted = "dates or times" if encoder.date else "numbers"
+        raise DataError(f"the column `{column.name}` must hold {wanted}, as in training")
+    return check_finite(text_as_numbers(column))

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.core.errors import DataError, SettingError
-from coterie.data.tables.columns import LARGEST, Column, sort_key
+from coterie.data.tables.columns import LARGEST, Column, as_text, sort_key, text_as_numbers
 
 TARGETS = ["auto", "classification", "regression"]
+SHOWN = 5  # classes that a sentence lists
 MANY = 100  # whole numbers of more kinds than this may be classes or targets: the user must say
 
 
@@ -26,6 +27,25 @@ class Labels(NamedTuple):
     def regression(self) -> bool:
         """Whether they are targets rather than classes."""
         return self.given and not self.classes
+
+
+class TargetScale(NamedTuple):
+    """The units in which a regression is learnt: a target less `centre`, divided by `scale`."""
+
+    centre: float = 0.0
+    scale: float = 1.0
+
+    def scale_targets(self, values: NDArray[Any]) -> NDArray[np.float32]:
+        """Targets in these units, from those of the table."""
+        scaled = (values.astype(np.float64) - self.centre) / self.scale
+        return scaled.astype(np.float32)
+
+    def scale_back(self, values: NDArray[Any]) -> NDArray[np.float64]:
+        """Targets or outputs in the units of the table."""
+        return np.asarray(values, np.float64) * self.scale + self.centre
+
+
+AS_THEY_ARE = TargetScale()
 
 
 def absent_labels(rows: int) -> Labels:
@@ -113,29 +133,23 @@ def as_classes(column: Column) -> Labels:
     return labels
 
 
-def as_known_classes(column: Column, classes: tuple[str, ...], rows: NDArray[np.int64]) -> Labels:
+def as_known_classes(
+    column: Column, classes: tuple[str, ...], rows: NDArray[np.int64], target: TargetScale
+) -> Labels:
     """Labels by classes that are known already, targets where there are none; others get 0."""
     if not classes:
-        if column.kind == "text":
-            raise DataError(f"the label column `{column.name}` must hold numbers for regression")
-        return Labels(column.values.astype(np.float32), ())
-    names = {name: i for i, name in enumerate(classes)}
-    if column.kind == "text":
-        own, place = list(column.categories), column.values
-    else:
-        kinds, place = np.unique(column.values, return_inverse=True)
-        truth = ("false", "true")
-        own = [
-            truth[int(value)] if column.kind == "bool" else f"{value:g}" for value in kinds.tolist()
-        ]
-    strange = sorted({own[i] for i in np.unique(place[rows]).tolist()} - set(names))
+        return Labels(target.scale_targets(text_as_numbers(column).values), ())
+    own = as_text(column)
+    number = {name: i for i, name in enumerate(classes)}
+    known = np.array([number.get(name, -1) for name in own.categories], np.int64)[own.values]
+    strange = int((known[rows] < 0).sum())
     if strange:
+        shown = ", ".join(classes[:SHOWN]) + (", ..." if len(classes) > SHOWN else "")
         raise DataError(
-            f"the label column `{column.name}` holds classes that the app does not know: "
-            f"{', '.join(strange)} (it knows {', '.join(classes)})"
+            f"the label column `{column.name}` holds classes that training did not have, in "
+            f"{strange:,} of {len(rows):,} rows (it had {shown})"
         )
-    number = np.array([names.get(name, 0) for name in own], np.int64)
-    return Labels(number[place], classes)
+    return Labels(known.clip(0), classes)
 
 
 def looks_like_classes(column: Column) -> bool:

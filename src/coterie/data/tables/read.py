@@ -31,18 +31,20 @@ def read_table(
     wanted: Iterable[str],
     welcome: Iterable[str] = (),
     only: bool = False,
+    text: Iterable[str] = (),
 ) -> Any:
     """A `pyarrow.Table` of a file, a folder or an object, with at least the columns `wanted`.
 
     A folder has one file for each client; its table gets the file names as the column `client`.
     With `only`, other columns than these and those that are `welcome` need not be read; they are
-    where files cannot be read in part.
+    where files cannot be read in part. The columns `text` of CSV files are read as text.
     """
     columns = list(wanted)
     if isinstance(source, str | Path):
         path = existing_path(source)
         part = (columns, list(welcome)) if only else ([], [])
-        table = read_folder(path, client) if path.is_dir() else read_file(path, client, *part)
+        spelt = [client, *text]
+        table = read_folder(path, client, spelt) if path.is_dir() else read_file(path, spelt, *part)
     else:
         table = table_from_object(source)
     name = source_name(source)
@@ -86,12 +88,12 @@ def check_columns(known: list[str], wanted: Iterable[str], name: str) -> None:
             raise SettingError(f"{name} has no column named `{column}`{near}")
 
 
-def read_file(path: Path, client: str, columns: list[str], welcome: list[str]) -> Any:
+def read_file(path: Path, text: list[str], columns: list[str], welcome: list[str]) -> Any:
     """The table in one file; its ending says how it is written. No `columns`: all of them."""
     kind, pyarrow = file_kind(path), import_arrow()
     try:
         if kind in (".csv", ".csv.gz", ".tsv"):
-            return read_csv(path, client)
+            return read_csv(path, text)
         if kind == ".parquet":
             return read_parquet(path, columns, welcome)
         if kind in (".feather", ".arrow"):
@@ -101,12 +103,12 @@ def read_file(path: Path, client: str, columns: list[str], welcome: list[str]) -
     raise DataError(f"{path.name} must end in one of {', '.join(TABLES)}, or be a folder")
 
 
-def read_csv(path: Path, client: str) -> Any:
+def read_csv(path: Path, text: list[str]) -> Any:
     """A table of delimited text in UTF-8, with or without a byte order mark.
 
     The delimiter is that of `, ; tab |` which the first line has most of. Where it is no comma,
     numbers may have a decimal comma. Empty fields and words such as NA and NaN are missing values.
-    Clients are read as text, so that 007 is not 7.
+    The columns `text`, the clients among them, are read as such, so that 007 is not 7.
     """
     pyarrow, csv = import_arrow(), import_arrow("pyarrow.csv")
     with pyarrow.input_stream(str(path)) as stream:
@@ -120,7 +122,7 @@ def read_csv(path: Path, client: str) -> Any:
     parsing = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
     typing = csv.ConvertOptions(
         strings_can_be_null=True,
-        column_types={client: pyarrow.string()},
+        column_types=dict.fromkeys(text, pyarrow.string()),
         decimal_point="," if delimiter != "," and has_decimal_commas(opening) else ".",
     )
     try:
@@ -132,7 +134,7 @@ def read_csv(path: Path, client: str) -> Any:
             raise DataError(f"{path.name} has no rows") from error
         if "UTF8" not in str(error) and not isinstance(error, UnicodeDecodeError):
             raise
-        foreign = [f"`{client}`" if "UTF8" in str(error) else "the header"]
+        foreign = [f"`{text[0]}`" if "UTF8" in str(error) else "the header"]
     if foreign:
         raise DataError(
             f"{path.name} must be text in UTF-8, but {foreign[0]} has other bytes: save it as UTF-8"
@@ -194,14 +196,14 @@ def client_files(folder: Path) -> list[Path]:
     return files
 
 
-def read_folder(folder: Path, client: str) -> Any:
+def read_folder(folder: Path, client: str, text: list[str]) -> Any:
     """The tables of a folder under one another; the column `client` is the file's name.
 
     A column of that name in the files is replaced.
     """
     pyarrow = import_arrow()
     files = client_files(folder)
-    tables = [read_file(path, client, [], []) for path in files]
+    tables = [read_file(path, text, [], []) for path in files]
     for path, table in zip(files, tables, strict=True):
         if table.num_rows == 0:
             raise DataError(f"{path.name} has no rows")

@@ -23,14 +23,11 @@ for algorithms that cluster samples; where it has one, their clusters are scored
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.core.errors import CoterieWarning, SettingError
@@ -40,7 +37,7 @@ from coterie.data.federation import Federation, Samples
 from coterie.data.tables.arrays import Arrays, read_npz
 from coterie.data.tables.client_rows import ClientRows, drop_small_clients, group_rows, split_rows
 from coterie.data.tables.columns import check_finite, client_column, read_column
-from coterie.data.tables.encoding import Encoder, fit_encoder
+from coterie.data.tables.encoding import Encoder, encode_rows, fit_encoder
 from coterie.data.tables.labels import (
     TARGETS,
     Labels,
@@ -50,15 +47,9 @@ from coterie.data.tables.labels import (
 )
 from coterie.data.tables.quality import numeric_text_problems
 from coterie.data.tables.read import client_files, existing_path, file_kind, read_table, source_name
+from coterie.data.tables.schema import Schema
 
 USUAL_LABEL = "label"  # a table may lack the column of this name, and has no label then
-
-
-class PreparedTable(NamedTuple):
-    """The federation of a table, and how each of its columns became features."""
-
-    federation: Federation
-    encoders: tuple[Encoder, ...] = ()  # none for arrays, which are taken as they are
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,10 +98,10 @@ class Table(Settings):
 
     def build(self, seed: int) -> Federation:
         """The federation of the table at `path`."""
-        return self.prepare(self.path, seed).federation
+        return self.prepare(self.path, seed)
 
-    def prepare(self, source: Any, seed: int) -> PreparedTable:
-        """The federation of any source, a path or an object, with the names of its numbers."""
+    def prepare(self, source: Any, seed: int) -> Federation:
+        """The federation of any source, a path or an object."""
         if is_array_folder(source):
             return prepare_arrays(read_npz(existing_path(source)), self, seed, source_name(source))
         return prepare_table(self.read(source), self, seed, source_name(source, "own data"))
@@ -146,7 +137,7 @@ def is_array_folder(source: Any) -> bool:
     return file_kind(client_files(existing_path(source))[0]) == ".npz"
 
 
-def prepare_arrays(arrays: Arrays, settings: Table, seed: int, name: str) -> PreparedTable:
+def prepare_arrays(arrays: Arrays, settings: Table, seed: int, name: str) -> Federation:
     """The federation of arrays, split."""
     clients = drop_small_clients(arrays.clients, settings.min_samples)
     labels = (
@@ -154,7 +145,8 @@ def prepare_arrays(arrays: Arrays, settings: Table, seed: int, name: str) -> Pre
         if arrays.label is None
         else read_labels(arrays.label, settings.target, clients.rows)
     )
-    return PreparedTable(split_arrays(arrays, clients, labels, settings, seed, name))
+    federation = split_arrays(arrays, clients, labels, settings, seed, name)
+    return replace(federation, schema=Schema.of_federation(federation))
 
 
 def split_arrays(
@@ -175,7 +167,7 @@ def split_arrays(
     )
 
 
-def prepare_table(table: Any, settings: Table, seed: int, name: str) -> PreparedTable:
+def prepare_table(table: Any, settings: Table, seed: int, name: str) -> Federation:
     """The federation of an Arrow table, split and encoded."""
     clients = drop_small_clients(
         group_rows(client_column(table, settings.client)), settings.min_samples
@@ -193,18 +185,28 @@ def prepare_table(table: Any, settings: Table, seed: int, name: str) -> Prepared
             )
     parts = split_rows(clients, settings.train_share, seed)
     encoders = fit_encoders(table, settings, parts[0])
-    train, test = (make_samples(encode_rows(table, encoders, part), labels, part) for part in parts)
-    features = tuple(feature for encoder in encoders for feature in encoder.names)
-    federation = Federation(
+    train, test = (
+        make_samples(torch.from_numpy(encode_rows(table, encoders, part.rows)), labels, part)
+        for part in parts
+    )
+    schema = Schema(
+        tuple(encoders),
+        labels.classes,
+        tuple(train.x.shape[1:]),
+        labels.given,
+        client=settings.client,
+        label=settings.label,
+    )
+    return Federation(
         train,
         test,
         name=name,
         clients=clients.names,
-        features=features,
+        features=schema.features,
         classes=labels.classes,
         labelled=labels.given,
+        schema=schema,
     )
-    return PreparedTable(federation, tuple(encoders))
 
 
 def fit_encoders(table: Any, settings: Table, train: ClientRows) -> list[Encoder]:
@@ -232,17 +234,6 @@ def fit_encoders(table: Any, settings: Table, train: ClientRows) -> list[Encoder
     if reasons:
         warnings.warn(f"columns left out: {'; '.join(reasons)}", CoterieWarning, stacklevel=5)
     return encoders
-
-
-def encode_rows(table: Any, encoders: Sequence[Encoder], part: ClientRows) -> Tensor:
-    """The features of some rows, [rows, d] float32; a column at a time, to save memory."""
-    widths = [len(encoder.names) for encoder in encoders]
-    out: NDArray[np.float32] = np.zeros((len(part.rows), sum(widths)), np.float32)
-    begin = 0
-    for encoder, width in zip(encoders, widths, strict=True):
-        encoder.write(read_column(table, encoder.column), part.rows, out[:, begin : begin + width])
-        begin += width
-    return torch.from_numpy(out)
 
 
 def make_samples(x: Tensor, labels: Labels, part: ClientRows) -> Samples:
