@@ -166,8 +166,8 @@ class Schema:
         """What a model's values mean: names of classes [n], or targets [n] in the label's units."""
         found = np.asarray(values)
         if self.classes:
-            names: NDArray[Any] = np.array(self.classes, dtype=object)
-            return names[found]
+            names: NDArray[Any] = np.array(self.classes, dtype=object)[found]
+            return names
         return self.target.scale_back(found)
 
     def labels(self, column: Column | None, rows: Rows, count: int, name: str) -> Labels:
