@@ -24,7 +24,7 @@ from coterie.cli.placeholders import use_placeholders
 from coterie.cli.report import add_report
 from coterie.cli.reproduce import add_reproduce
 from coterie.cli.run import add_run
-from coterie.core.errors import CoterieError, CoterieWarning, SettingError
+from coterie.core.errors import CoterieError, CoterieWarning, SettingError, one_sentence
 from coterie.core.imports import describe_failure
 from coterie.version import __version__
 
@@ -80,13 +80,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("; ".join(["coterie: interrupted", *interrupt.args]), file=sys.stderr)
         return INTERRUPTED
     except (CoterieError, OSError) as error:
-        print(f"coterie: {error}", file=sys.stderr)
+        print(f"coterie: {one_sentence(str(error))}", file=sys.stderr)
     except Exception as error:
         # An error in a method, a network or data of the user's own is told as other mistakes are.
         sentence = describe_failure(error)
         if sentence is None or os.environ.get(WHOLE_ERRORS):
             raise
-        print(f"coterie: {sentence}; {WHOLE_ERRORS}=1 shows all of it", file=sys.stderr)
+        advice = f"; {WHOLE_ERRORS}=1 shows all of it"
+        print(f"coterie: {one_sentence(sentence, advice)}", file=sys.stderr)
     return MISTAKE
 
 
@@ -154,4 +155,4 @@ def build_parser() -> argparse.ArgumentParser:
 def show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
     """Warnings of coterie as one line; those of libraries are not the user's concern here."""
     if issubclass(category, CoterieWarning):
-        print(f"coterie: warning: {message}", file=sys.stderr)
+        print(f"coterie: warning: {one_sentence(str(message))}", file=sys.stderr)

@@ -41,10 +41,12 @@ class Job:
     @property
     def result(self) -> dict[str, Any] | None:
         """The outcome, if all rounds are done."""
-        result: dict[str, Any] | None = read_json(self.folder / "result.json")
-        if result is None or result["rounds"] < RunFolder(self.folder).config["settings"]["rounds"]:
-            return None
-        return result
+        try:
+            result: dict[str, Any] | None = read_json(self.folder / "result.json")
+            wanted = RunFolder(self.folder).config["settings"]["rounds"] if result else 0
+            return None if result is None or result["rounds"] < wanted else result
+        except (CoterieError, OSError, ValueError, KeyError, TypeError):
+            return None  # damaged: the run that goes on says what, or writes it anew
 
     @property
     def rounds_done(self) -> int:

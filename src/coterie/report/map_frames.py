@@ -7,15 +7,16 @@ in the first rounds, where clusters form, and further and further apart later on
 from __future__ import annotations
 
 import io
-from contextlib import suppress
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 from torch import Tensor
 
+from coterie.core.errors import CoterieWarning
 from coterie.files import write_bytes
+from coterie.report.run_files import read_frames
 
 FRAMES = 12
 FILE = "map.npz"
@@ -74,11 +75,14 @@ class MapFrames:
 
     def restore(self, folder: Path, rounds: int) -> None:
         """Take up the frames of the first `rounds` rounds that a folder holds."""
-        # A file that cannot be read costs the slider some rounds; the run goes on without them.
-        with suppress(OSError, ValueError, KeyError, BadZipFile):
-            arrays = np.load(io.BytesIO((folder / FILE).read_bytes()))
+        try:
+            arrays = read_frames(folder / FILE)
+        except ValueError as error:
+            text = f"the map of this run loses the rounds so far: {error}"
+            warnings.warn(text, CoterieWarning, stacklevel=2)
+            return
+        if arrays:
             kept = arrays["rounds"] <= rounds
-            drawn, points = arrays["drawn"][kept], arrays["points"][kept]
-            cluster = arrays["cluster"][kept]
             self.rounds = arrays["rounds"][kept].tolist()
-            self.drawn, self.points, self.cluster = drawn.tolist(), [*points], [*cluster]
+            self.drawn = arrays["drawn"][kept].tolist()
+            self.points, self.cluster = [*arrays["points"][kept]], [*arrays["cluster"][kept]]
