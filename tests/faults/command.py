@@ -48,7 +48,8 @@ class Ended:
         shown = warnings.showwarning
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             try:
-                with at_most(seconds):
+                with at_most(seconds), warnings.catch_warnings():
+                    warnings.simplefilter("default")  # as in a process of its own, whoever tests
                     self.code = main(words)
             except SystemExit as error:
                 self.code = error.code if isinstance(error.code, int) else 1

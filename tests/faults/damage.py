@@ -50,6 +50,8 @@ def fill_with_noise(path: Path, draw: random.Random) -> None:
 def swap_with_another(path: Path, draw: random.Random) -> None:
     """As files of a folder that were renamed."""
     files = sorted(each for each in path.parent.iterdir() if each.is_file() and each != path)
+    if not files:
+        return
     other = draw.choice(files)
     first, second = path.read_bytes(), other.read_bytes()
     path.write_bytes(second)
@@ -149,7 +151,7 @@ DAMAGES: tuple[Damage, ...] = (
 
 def damage(path: Path, other: Path, draw: random.Random) -> str:
     """Damage a file in some way, or put that of `other` in its place; what was done."""
-    if draw.random() < 0.08 and other.exists():
+    if draw.random() < 0.08 and other.exists() and other != path:
         shutil.copyfile(other, path)
         return f"{path.name} of {other.parent.name}"
     kind = draw.choice(DAMAGES)

@@ -2,6 +2,7 @@
 
 import random
 import shutil
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -24,11 +25,14 @@ RUNS = {
     "uifca": ["uifca", "TABLE", "client=client", "k=2"],
 }
 
+homes: list[Path] = []  # of the folders that were made
+
 
 @cache
 def whole_folder(name: str, seed: int, unfinished: bool) -> Path:
     """The folder of a run that ended, or that has rounds left."""
     home = Path(mkdtemp(prefix="coterie-faults-"))
+    homes.append(home)
     table = home / "rows.csv"
     table.write_text(TABLE)
     words = [str(table) if word == "TABLE" else word for word in RUNS[name]]
@@ -41,17 +45,17 @@ def whole_folder(name: str, seed: int, unfinished: bool) -> Path:
     return folder
 
 
-def try_folder(seed: int, place: Path) -> str:
+def try_folder(seed: int, place: Path, names: Sequence[str] = tuple(RUNS)) -> str:
     """Damage one file of a folder and use it; what is wrong with how that ended, if anything."""
     draw = random.Random(seed)
-    name = draw.choice(sorted(RUNS))
+    name = draw.choice(sorted(names))
     whole = whole_folder(name, 0, draw.random() < 0.3)
-    other = whole_folder(draw.choice(sorted(RUNS)), 1, False)
+    other = whole_folder(draw.choice(sorted(names)), 1, False)
     folder = place / "run"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(whole, folder)
-    names = sorted(path.name for path in folder.iterdir() if path.name != "report.html")
-    file = draw.choice(names)
+    files = sorted(path.name for path in folder.iterdir() if path.name != "report.html")
+    file = draw.choice(files)
     done = damage(folder / file, other / file, draw)
     if draw.random() < 0.5:
         words = ["report", str(folder)]

@@ -37,15 +37,14 @@ def compare_command(options: argparse.Namespace) -> int:
     results, failure = run_sweep("compare", jobs, options.workers, f"continue with: {again}")
     outcome = results_of_jobs(comparison, results)
     done = [job.folder for job, result in zip(jobs, results, strict=True) if result]
-    page = place / "report.html"
-    write_page(done, page)
+    written = write_page(done, place / "report.html")
     if options.format == "csv":
         print(outcome.csv())
     else:
         for federation in comparison.federations:
             table, caption = outcome.table(federation), outcome.caption(federation)
             print(f"{federation}\n\n{TABLE_FORMATS[options.format](*table, caption)}\n")
-        print(f"The runs are in {place}, the report is {page}")
+        print(f"The runs are in {place}, the report is {written}")
     if failure:
         raise CoterieError(failure)
     return 0

@@ -30,6 +30,10 @@ from coterie.version import __version__
 
 MISTAKE = 2  # exit code for wrong input
 INTERRUPTED = 130  # exit code after Ctrl-C
+OUT_OF_MEMORY = (
+    "the memory of this machine is not enough: take a smaller network, fewer clients or starts, or "
+    "fewer clients at a time with `chunk`"
+)
 RETRY = 0.02  # seconds until an interrupt is tried again that came during an import
 WHOLE_ERRORS = "COTERIE_TRACEBACK"  # if set, errors in code of the user's own have a traceback
 
@@ -83,12 +87,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"coterie: {one_sentence(str(error))}", file=sys.stderr)
     except Exception as error:
         # An error in a method, a network or data of the user's own is told as other mistakes are.
+        if is_out_of_memory(error):
+            print(f"coterie: {OUT_OF_MEMORY}", file=sys.stderr)
+            return MISTAKE
         sentence = describe_failure(error)
         if sentence is None or os.environ.get(WHOLE_ERRORS):
             raise
         advice = f"; {WHOLE_ERRORS}=1 shows all of it"
         print(f"coterie: {one_sentence(sentence, advice)}", file=sys.stderr)
     return MISTAKE
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether there was not enough memory, by Python or by PyTorch."""
+    return isinstance(error, MemoryError) or "can't allocate memory" in str(error)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ def add_report(commands: Any) -> None:
 
 
 def report_command(options: argparse.Namespace) -> int:
-    from coterie.report.pages import serve_page, write_page
+    from coterie.report.pages import serve_page, write_whole_page
 
     for folder in options.runs:
         if not (folder / "config.json").is_file():
@@ -36,7 +36,7 @@ def report_command(options: argparse.Namespace) -> int:
         raise SettingError("--port is for --watch")
     home = options.runs[0] if len(options.runs) == 1 else Path()
     path = options.out or home / "report.html"
-    damaged = write_page(options.runs, path)
+    damaged = write_whole_page(options.runs, path)
     print(path)
     if damaged:
         raise CheckpointError(f"{path} shows what is whole, without {', '.join(damaged)}: damaged")

@@ -144,12 +144,37 @@ class NetworkScorer:
 
     def _replies(self, serving: Serving, exchange: ScoreExchange | SumExchange) -> list[NodeReply]:
         """What nodes reply to an exchange; those that differ from most are refused."""
-        replies = self.network.ask("score", serving.ids, exchange.contents, exchange.read)
+        task, most = self.network.task, self.network.app.network.most_samples
+
+        def read(ids: Tensor, reply: Packet) -> NodeReply:
+            found = exchange.read(ids, reply)
+            for name, value in found.upload._asdict().items():
+                if name in ("scores", "untuned", "total"):
+                    check_scores(task, name, value, most * (len(ids) if name == "total" else 1))
+                elif name == "metrics" and bool(value.isnan().any()):
+                    raise BadPacket("metrics are not all numbers")
+            return found
+
+        replies = self.network.ask("score", serving.ids, exchange.contents, read)
         refused: dict[int, str] = {}
         for place, reason in disagreement("score", replies).items():
             refused |= dict.fromkeys(replies[place].ids.tolist(), reason)
         self.network.report_refused(refused)
         return without(replies, refused)
+
+
+def check_scores(task: Task, name: str, scores: Tensor, most: int) -> None:
+    """Refuse sums of clients [a, s] that make no metrics, or are of more samples than `most`."""
+    if scores.dim() != 2 or not scores.is_floating_point() or bool(scores.isnan().any()):
+        raise BadPacket(f"{name} must be rows of numbers, one for each client")
+    counts = task.sample_counts(scores) if hasattr(task, "sample_counts") else scores.new_ones(1)
+    if not bool(((counts >= 0) & (counts <= most)).all()):
+        raise BadPacket(f"{name} must be of 0 to {most:,} samples each (`most_samples`)")
+    for metric, value in task.metrics(scores).items():
+        if metric != "loss" and bool((value.isnan() & (counts > 0)).any()):
+            raise BadPacket(f"{name} makes the {metric} no number")
+        if metric in ("accuracy", "f1") and bool(((value < 0) | (value > 1 + 1e-6)).any()):
+            raise BadPacket(f"{name} makes the {metric} lie outside 0 to 1")
 
 
 class ScoreExchange:

@@ -7,14 +7,13 @@ in the first rounds, where clusters form, and further and further apart later on
 from __future__ import annotations
 
 import io
-import warnings
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from torch import Tensor
 
-from coterie.core.errors import CoterieWarning
 from coterie.files import write_bytes
 from coterie.report.run_files import read_frames
 
@@ -33,7 +32,7 @@ def frame_rounds(rounds: int, evaluate: int) -> set[int]:
     >>> sorted(frame_rounds(rounds=60, evaluate=1))
     [1, 2, 3, 4, 6, 9, 14, 20, 29, 41]
     """
-    evaluated = [*range(evaluate, rounds, evaluate)]
+    evaluated = range(evaluate, rounds, evaluate)
     count = min(FRAMES, rounds // 4, len(evaluated) + 1)
     steps = {round((len(evaluated) + 1) ** (i / max(1, count - 1))) for i in range(count)}
     return {evaluated[step - 1] for step in steps if step <= len(evaluated)}
@@ -75,12 +74,10 @@ class MapFrames:
 
     def restore(self, folder: Path, rounds: int) -> None:
         """Take up the frames of the first `rounds` rounds that a folder holds."""
-        try:
+        arrays: dict[str, np.ndarray] = {}
+        # A file that cannot be read costs the slider some rounds; the run goes on without them.
+        with suppress(ValueError):
             arrays = read_frames(folder / FILE)
-        except ValueError as error:
-            text = f"the map of this run loses the rounds so far: {error}"
-            warnings.warn(text, CoterieWarning, stacklevel=2)
-            return
         if arrays:
             kept = arrays["rounds"] <= rounds
             self.rounds = arrays["rounds"][kept].tolist()

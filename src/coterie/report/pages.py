@@ -19,12 +19,17 @@ def read_whole_runs(folders: Sequence[Path]) -> list[RunFiles]:
     """What is whole in the folders of runs."""
 
     def render(run: RunFiles) -> bytes:
-        return render_page([run] if len(folders) == 1 else [run, run]).encode()
+        return render_runs([run] if len(folders) == 1 else [run, run]).encode()
 
     return [whole_parts(read_run(folder), render) for folder in folders]
 
 
-def render_page(runs: Sequence[RunFiles], *, place: Path | None = None, live: bool = False) -> str:
+def render_page(folders: Sequence[Path], *, place: Path | None = None, live: bool = False) -> str:
+    """The page of what is whole in the folders of one run, or of several."""
+    return render_runs(read_whole_runs(folders), place=place, live=live)
+
+
+def render_runs(runs: Sequence[RunFiles], *, place: Path | None = None, live: bool = False) -> str:
     """The page of one run, or of several.
 
     With `place`, the folder it will lie in, a page of several is linked to the pages of its runs.
@@ -36,13 +41,16 @@ def render_page(runs: Sequence[RunFiles], *, place: Path | None = None, live: bo
     return render_comparison(groups, results, place, live)
 
 
-def write_page(folders: Sequence[Path], path: Path) -> list[str]:
-    """Write the page of runs to `path`, whole or not at all; what of them is damaged.
+def write_page(folders: Sequence[Path], path: Path) -> Path:
+    """Write the page of runs to `path`; it appears there whole or not at all."""
+    write_whole_page(folders, path)
+    return path
 
-    It shows what is not.
-    """
+
+def write_whole_page(folders: Sequence[Path], path: Path) -> list[str]:
+    """Write the page of what is whole in the folders of runs to `path`; what is damaged there."""
     runs = read_whole_runs(folders)
-    write_text(path, render_page(runs, place=path.parent))
+    write_text(path, render_runs(runs, place=path.parent))
     return [f"{name} of {run.folder}" for run in runs for name in run.damaged]
 
 
@@ -53,7 +61,7 @@ def serve_page(folders: Sequence[Path], port: int | None, tell: Callable[[str], 
     try:
         server = page_server(
             folders,
-            lambda: render_page(read_whole_runs(folders), live=True),
+            lambda: render_page(folders, live=True),
             PORT if port is None else port,
         )
     except OSError as error:
