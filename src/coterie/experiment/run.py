@@ -340,6 +340,8 @@ class Run:
             outcome = self.training.outcome
             # The order in which clients are asked over a network.
             outcome.evaluation, outcome.serving, outcome.labels, outcome.metrics  # noqa: B018
+            if not self.training.lockstep:
+                outcome.add_quality()
 
     def _end(self) -> None:
         with self._keep_warnings():
