@@ -106,7 +106,8 @@ def measure_quality(
             logits, labels, each = (
                 to_device(torch.cat(part), CPU) for part in zip(*task.found, strict=True)
             )
-            log_p = logits.double().log_softmax(1)
+            # A model that has diverged gives no class any probability.
+            log_p = logits.double().log_softmax(1).nan_to_num(nan=-torch.inf)
             p = log_p.exp()
             found = sum_probabilities(p, log_p, labels, each)
             numbers += p.numel()

@@ -5,6 +5,7 @@
     rounds.jsonl            one line per round: metrics, sizes, moves between clusters, bytes, time
     checkpoint.safetensors  the state after a round, to go on from: the last one, and some before
     result.json             the outcome in numbers
+    quality.json            confusion, calibration, each group alone, and what a constant reaches
     clients.json            the clients one by one, and their places on the map
     map.npz                 their places after some of the rounds before the last
     pictures.json           samples of each cluster, where they are images, and draws from its model
@@ -46,7 +47,10 @@ from coterie.files import (
 from coterie.report.run_page import render_run
 
 SAVING_SHARE = 0.05  # of the time of a run, where the settings leave open when to save
-OUTCOME = ("result.json", "clients.json", "pictures.json", "samples.json", "report.html")
+OUTCOME = (
+    *("result.json", "quality.json", "clients.json", "pictures.json", "samples.json"),
+    "report.html",
+)
 
 Record = dict[str, Any]  # what a round leaves, one line of rounds.jsonl
 

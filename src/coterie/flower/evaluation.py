@@ -73,15 +73,16 @@ class NetworkScorer:
             clusters = None if serving.label is None else SampleClusters(nothing, nothing, nothing)
             return Evaluation(serving, MetricSums(self.network.task, 0).finish(), clusters)
         quality = task_metrics(self.network.task, answer.scores)
+        total = answer.scores.sum(0)
         if serving.label is None:
-            return Evaluation(serving, quality)
+            return Evaluation(serving, quality, total=total)
         # As many samples of each kind as there are, client after client.
         counts = answer.counts.flatten(1)
         pairs = counts.nonzero()
         repeats, classes = counts[pairs[:, 0], pairs[:, 1]], answer.counts.shape[2]
         kinds = pairs[:, 1].repeat_interleave(repeats)
         clusters = SampleClusters(kinds // classes, kinds % classes, counts.sum(1))
-        return Evaluation(serving, quality, clusters)
+        return Evaluation(serving, quality, clusters, total=total)
 
     def score_tuned(
         self, serving: Serving, tuning: FineTuning, part: str, samples_of: Tensor | None = None

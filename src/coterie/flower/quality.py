@@ -81,10 +81,20 @@ class QualityExchange:
             raise BadPacket(f"the clients of all clusters must be at most {len(ids)} together")
         if len(reply.tensor("scores")) != self.groups:
             raise BadPacket(f"scores must have {self.groups} rows, one for each cluster")
+        if self.constant is not None:
+            self.check_constant(reply)
         if "histogram" in self.fields:
             check_probability_sums(read_probabilities(reply.tensors))
         rows = {name: reply.tensor(name)[None] for name in self.fields}
         return NodeReply(ids, ReplyRow(rows))
+
+    def check_constant(self, reply: Packet) -> None:
+        """Refuse sums of the constant prediction that are not like those of the models."""
+        total, clients, metrics, known = (reply.tensor(name) for name in OF_CONSTANT)
+        like = tuple(reply.tensor("scores").shape[1:]) == tuple(total.shape)
+        each = metrics.shape == known.shape and metrics.shape[1:] == clients.shape == (1,)
+        if not (like and each):
+            raise BadPacket("the constant must have the sums that models have")
 
 
 class ReplyRow:
@@ -122,6 +132,10 @@ def check_probability_sums(sums: ProbabilitySums) -> None:
             raise BadPacket(f"{name} must be {kind}, got {value.dtype}")
         if bool((value < 0).any()):
             raise BadPacket(f"{name} must not be negative")
+        if name != "log_loss" and not bool(value.isfinite().all()):
+            raise BadPacket(f"{name} must be finite")
+        if bool(value.isnan().any()):
+            raise BadPacket(f"{name} must be a number")
     if bool((sums.histogram.sum((1, 2)) != sums.confusion.sum()).any()):
         raise BadPacket("histogram and confusion must be of the same samples")
 
