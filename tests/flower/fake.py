@@ -133,10 +133,10 @@ RANKED = ("auc", "average_precision", "auc_macro", "average_precision_macro")
 
 
 def metrics_alike(one, other, rel=1e-5):
-    """Whether metrics are equal to rounding; those of histograms, nearly."""
+    """Whether metrics are equal to rounding; those of histograms of few samples, roughly."""
     binned = {name for name in other if plain_name(name) in RANKED}
     near = {name: other[name] for name in binned} == pytest.approx(
-        {name: one.get(name) for name in binned}, abs=0.01
+        {name: one.get(name) for name in binned}, abs=0.1
     )
     exact = [{n: v for n, v in each.items() if n not in binned} for each in (one, other)]
     return near and exact[0] == pytest.approx(exact[1], rel=rel, abs=1e-9)

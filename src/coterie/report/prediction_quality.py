@@ -14,7 +14,7 @@ MOST_CLASSES = 25  # that are drawn as a confusion matrix
 # In the order in which they are told, in words for who applies a model.
 MEANINGS = {
     "accuracy": "share of rows that are predicted right",
-    "balanced_accuracy": "the same for each class alone, then the mean: a rare class counts as much",
+    "balanced_accuracy": "the same for each class alone, and the mean: rare ones count as much",
     "f1": "balance of how many predictions of a class are right and how many of it are found",
     "auc": "chance that a row of the class is ranked above one that is not; 0.5 is a coin",
     "average_precision": "how pure the rows ranked highest are; a coin has the share of the class",
@@ -172,9 +172,7 @@ def group_measures(run: RunFiles) -> dict[str, Any] | None:
     names = [name for name in MEANINGS if any(name in row["metrics"] for row in rows)]
     return {
         "titles": [metric_label(name) for name in names],
-        "rows": [
-            {**row, "cells": [_cell(name, row["metrics"]) for name in names]} for row in rows
-        ],
+        "rows": [{**row, "cells": [_cell(name, row["metrics"]) for name in names]} for row in rows],
     }
 
 
