@@ -22,8 +22,7 @@ def test_loss_is_the_mean_over_samples_that_count():
 @pytest.mark.parametrize("unit", [1.0, 2500.0])
 def test_errors_are_those_of_scikit_learn_in_the_units_of_the_label(unit):
     generator = torch.Generator().manual_seed(3)
-    task = Regression(nn.Linear(1, 1))
-    task.target = TargetScale(7e5, unit)
+    task = Regression(nn.Linear(1, 1), target=TargetScale(7e5, unit))
     output, y = torch.randn(2, 3, 30, generator=generator)
     mask = torch.arange(30) < torch.tensor([[30], [9], [2]])
     found = task_metrics(task, task.score(output[..., None], y, mask))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.errors import DataError
-from coterie.data.tables.labels import AS_THEY_ARE
+from coterie.data.tables.labels import AS_THEY_ARE, TargetScale
 from coterie.tasks.network import NetworkTask, kinds_text
 
 ROUNDING = 1e-13  # of sums of squares, below which targets are all the same
@@ -19,7 +19,9 @@ class Regression(NetworkTask):
     """Predict one real number with a network of one output.
 
     The loss is (y - prediction)^2, without the half, as in the IFCA paper. `draw` replaces the
-    network's own initialisation where an experiment asks for another.
+    network's own initialisation where an experiment asks for another. `target` is the scale that
+    targets have been brought to, as those of a table: losses stay in it, so that a step size suits
+    targets of any unit, and measures in the label's units are multiplied by it.
 
     >>> task = Regression(nn.Linear(3, 1, bias=False))
     >>> task.losses(torch.tensor([[1.0], [2.0]]), torch.tensor([0.0, 0.0])).tolist()
@@ -35,9 +37,11 @@ class Regression(NetworkTask):
         scale: float = 1.0,
         padding: str = "lengths",
         draw: Callable[[torch.Generator], Tensor] | None = None,
+        target: TargetScale = AS_THEY_ARE,
     ) -> None:
         super().__init__(network, scale=scale, padding=padding)
         self._draw = draw
+        self.target = target
 
     @property
     def losses_are_squared_errors(self) -> bool:  # type: ignore[override]
@@ -77,7 +81,7 @@ class Regression(NetworkTask):
         R2 of samples that all have one target is NaN: it is not defined.
         """
         samples, loss, absolute, squares, targets, of_squares = scores.T
-        unit = getattr(self, "target", AS_THEY_ARE).scale
+        unit = self.target.scale
         spread = of_squares - targets.square() / samples
         spread = torch.where(spread > ROUNDING * of_squares, spread, 0.0)
         r2 = 1 - squares.nan_to_num(nan=torch.inf) / spread
