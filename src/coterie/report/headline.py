@@ -95,9 +95,8 @@ def kept_sentence(run: RunFiles) -> str:
     said.append(f"{word} round {best}, which has the lowest validation loss{told}.")
     if ending == "early":
         waited = (run.config.get("settings") or {}).get("early_stopping")
-        said.append(
-            f"Training ended after round {done}, when {waited} evaluations had brought no lower one."
-        )
+        when = f"when {waited} evaluations had brought no lower one"
+        said.append(f"Training ended after round {done}, {when}.")
     return " ".join(said)
 
 
