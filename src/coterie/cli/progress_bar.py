@@ -163,6 +163,23 @@ def kept_text(run: Run) -> str:
     return f"{text}; {waited} evaluations brought no lower one" if run.ending == "early" else text
 
 
+def threat_lines(run: Run, numbers: Mapping[str, float], prefix: str) -> list[str]:
+    """Who attacks and how well they are served, and how many a screen left out in the end."""
+    lines, attackers = [], run.training.participants.attackers
+    count = len(run.federation)
+    if attackers is not None:
+        line = f"  attackers {int(attackers.sum())} of {count} clients"
+        theirs = numbers.get(f"attackers_{prefix}accuracy")
+        lines.append(line if theirs is None else f"{line}; {theirs:.2%} of their samples")
+    if "excluded" in numbers:
+        line = f"  excluded  {numbers['excluded']:.1%} of the clients of the last round"
+        if "detection_recall" in numbers:
+            line += f"; precision {numbers['detection_precision']:.2f}"
+            line += f", recall {numbers['detection_recall']:.2f}"
+        lines.append(line)
+    return lines
+
+
 def outcome_text(run: Run) -> str:
     """The outcome of a run in a few lines."""
     result, numbers = run.result, run.metrics
@@ -184,6 +201,7 @@ def outcome_text(run: Run) -> str:
     count = len(run.federation)
     if run.evaluation.scored < count and not run.federation.unseen:
         lines.append(f"  scored    {run.evaluation.scored} of {count} clients")
+    lines += threat_lines(run, numbers, prefix)
     if "distance" in numbers:
         lines.append(
             f"  distance  {numbers['distance']:.4g} one to one, "
