@@ -172,7 +172,7 @@ def read_quality(task: Task, sums: QualitySums, constant: Tensor | None) -> Qual
         if constant is not None:
             beside = constant_sums(found, constant)
             baseline |= probability_metrics(beside, rank_histogram(beside)[0])
-    return Quality(metrics, baseline, group_rows(task, sums), details)
+    return Quality(metrics, baseline, quality_of_groups(task, sums), details)
 
 
 def quality_metrics(quality: Mapping[str, Quality]) -> dict[str, float]:
@@ -180,7 +180,7 @@ def quality_metrics(quality: Mapping[str, Quality]) -> dict[str, float]:
     return {f"{lead}{n}": v for lead, each in quality.items() for n, v in each.metrics.items()}
 
 
-def group_rows(task: Task, sums: QualitySums) -> list[dict[str, Any]]:
+def quality_of_groups(task: Task, sums: QualitySums) -> list[dict[str, Any]]:
     """Each cluster that has clients: how many, their samples, and its own metrics."""
     k = len(sums.clients)
     if k < 2:
