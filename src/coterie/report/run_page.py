@@ -10,6 +10,7 @@ from coterie.report.feature_profiles import profile_figures
 from coterie.report.figures import Columns, Figure
 from coterie.report.map_data import map_data, sample_map_data
 from coterie.report.palette import SHAPES
+from coterie.report.prediction_quality import calibration_figure, quality_section
 from coterie.report.run_files import RunFiles, read_run
 from coterie.report.template import fill_template
 
@@ -28,6 +29,9 @@ def render_run(folder: Path, live: bool = False) -> str:
     places, sample_places = map_data(run, groups), sample_map_data(run, groups)
     names = (trained or {}).get("name")
     charts = _charts(run, groups)
+    quality = quality_section(run)
+    calibration = calibration_figure(run) if quality else None
+    charts |= {"calibration": calibration} if calibration else {}
     profiles = run.samples.get("features") or {}
     profiled = profile_figures(profiles) if profiles else {}
     charts |= {f"features_{cluster}": figure for cluster, figure in profiled.items()}
@@ -50,8 +54,11 @@ def render_run(folder: Path, live: bool = False) -> str:
         "warnings": headline.run_warnings(run.rounds, run.result),
         "headline": headline.headline_cards(run, groups, trained),
         "metrics": [
-            (figures.LABELS.get(k, k), headline.metric_text(k, v)) for k, v in run.metrics.items()
+            (figures.label_of(k), headline.metric_text(k, v)) for k, v in run.metrics.items()
         ],
+        "quality": quality,
+        "training": "training " if not tests(run) else "",
+        "trained": trained is not None,
         "tuned": headline.tuned_sentence(run),
         "kept": headline.kept_sentence(run),
         "groups": groups,
@@ -88,6 +95,7 @@ def render_run(folder: Path, live: bool = False) -> str:
             if data
         ],
         "worst": clusters.worst_served(tested or trained, groups),
+        "worst_label": worst_label(tested or trained, tested is not None),
         "crossed": _bytes_by_part(run.result),
         "asked": sum(r.get("asked") or 0 for r in run.rounds),
         "answered": sum(r.get("answered") or 0 for r in run.rounds),
@@ -109,6 +117,22 @@ def render_run(folder: Path, live: bool = False) -> str:
         ],
     }
     return fill_template("run.html.j2", context, data, live)
+
+
+def tests(run: RunFiles) -> bool:
+    """Whether a run is judged by a test part, as far as is known; else by what is trained on."""
+    return "train_loss" not in run.metrics
+
+
+def worst_label(columns: Columns | None, tested: bool) -> str:
+    """What the worst-served clients are called by: their loss is that of training, if they train.
+
+    >>> worst_label({"accuracy": None}, False), worst_label({"accuracy": [0.5]}, False)
+    ('training loss', 'accuracy')
+    """
+    if columns is None or columns.get("accuracy") is not None:
+        return "accuracy"
+    return "loss" if tested else "training loss"
 
 
 def _clusters_so_far(run: RunFiles) -> Columns | None:
