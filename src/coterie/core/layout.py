@@ -77,7 +77,7 @@ class Layout:
         return torch.cat([trained - lr * slope, carried - change], -1)
 
     def decaying(self, like: Tensor) -> Tensor:
-        """1 for each trained coordinate that weight decay pulls, 0 for intercepts; in `like`'s type.
+        """1 for each trained coordinate that weight decay pulls, 0 for intercepts; as `like` is.
 
         >>> Layout(nn.Linear(2, 1)).decaying(torch.zeros(1)).tolist()
         [1.0, 1.0, 0.0]

@@ -11,6 +11,7 @@ run leaves it in its folder, so that rows which come later are read alike:
     labelled   whether there was one in training
     classes    what the outputs 0, 1, ... of a model mean; none for a regression
     target     of a regression: a model's output times `scale` plus `centre` is in the label's units
+    rows       how many a client trained on, the median: what a network of fitting size goes by
     shape      of one sample
     features   names of the numbers of a sample, in their order
     encoders   how each column becomes features, in the order of these; none where samples are
@@ -20,6 +21,7 @@ run leaves it in its folder, so that rows which come later are read alike:
                  Indicator  1 where the value is missing
                  OneHot     a feature for each of `words`, then one for all others if `other`, then
                             one for missing values if `missing`; 1 in that of the value
+               all features of a column are then divided by its `unit`, mostly 1
 """
 
 from __future__ import annotations
@@ -65,6 +67,7 @@ class Schema:
     client: str = "client"  # the columns of these names
     label: str = "label"
     target: TargetScale = AS_THEY_ARE
+    rows: int = 0  # that a client trains on, the median; 0: not known
 
     @classmethod
     def of_federation(cls, data: Federation) -> Schema:
@@ -94,6 +97,7 @@ class Schema:
                 str(raw.get("client", "client")),
                 str(raw.get("label", "label")),
                 TargetScale(**raw.get("target", {})),
+                int(raw.get("rows", 0)),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(f"the schema is damaged: {error!r}") from error
@@ -108,6 +112,7 @@ class Schema:
             "labelled": self.labelled,
             "classes": list(self.classes),
             "target": self.target._asdict(),
+            "rows": self.rows,
             "shape": list(self.shape),
             "features": list(self.features),
             "encoders": encoders,
