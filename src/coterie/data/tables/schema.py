@@ -12,6 +12,7 @@ run leaves it in its folder, so that rows which come later are read alike:
     classes    what the outputs 0, 1, ... of a model mean; none for a regression
     target     of a regression: a model's output times `scale` plus `centre` is in the label's units
     rows       how many a client trained on, the median: what a network of fitting size goes by
+    missing    values that mean missing, besides empty ones
     shape      of one sample
     features   names of the numbers of a sample, in their order
     encoders   how each column becomes features, in the order of these; none where samples are
@@ -50,6 +51,7 @@ from coterie.data.tables.labels import (
     as_known_classes,
     check_label,
 )
+from coterie.data.tables.missing import blank_missing
 from coterie.data.tables.read import read_table
 
 VERSION = 1  # of schema.json
@@ -68,6 +70,7 @@ class Schema:
     label: str = "label"
     target: TargetScale = AS_THEY_ARE
     rows: int = 0  # that a client trains on, the median; 0: not known
+    missing: tuple[str, ...] = ()  # values that mean missing
 
     @classmethod
     def of_federation(cls, data: Federation) -> Schema:
@@ -98,6 +101,7 @@ class Schema:
                 str(raw.get("label", "label")),
                 TargetScale(**raw.get("target", {})),
                 int(raw.get("rows", 0)),
+                tuple(raw.get("missing", ())),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(f"the schema is damaged: {error!r}") from error
@@ -113,6 +117,7 @@ class Schema:
             "classes": list(self.classes),
             "target": self.target._asdict(),
             "rows": self.rows,
+            "missing": list(self.missing),
             "shape": list(self.shape),
             "features": list(self.features),
             "encoders": encoders,
@@ -139,7 +144,7 @@ class Schema:
         They come in any order, and others may stand among them. Where one is not there, a sentence
         names it.
         """
-        return read_table(
+        table = read_table(
             source,
             client=self.client,
             wanted=[*self.columns, *wanted],
@@ -147,6 +152,7 @@ class Schema:
             only=True,
             text=self.text_columns,
         )
+        return blank_missing(table, self.missing, self.columns)
 
     def encode(self, source: Any) -> Tensor:
         """The features [n, d] of new rows: a file, a frame, an Arrow table; arrays where they are.
