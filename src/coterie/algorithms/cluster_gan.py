@@ -96,7 +96,10 @@ class ClusterGAN(GradientSettings):
     tries: int = setting(10, "starts of k-means, of which the best is kept", at_least(1))
 
     traits: ClassVar[Traits] = Traits(clusters="k", clients_draw=True, by_sample=True)
-    suggests: ClassVar[dict[str, Any]] = {"rounds": 80, "network": "gan"}
+    # On a table: nothing is held out, and no label decides which samples are trained on.
+    suggests: ClassVar[dict[str, Any]] = dict(
+        rounds=80, network="gan", weighting="equal", validation=0.0, stratify=False
+    )
 
     def task(self, default: Task, federation: Federation) -> Task:
         """Codes of the network, with k classes; those of `gan` where it has none."""

@@ -84,7 +84,10 @@ class KFed(Settings):
     tries: int = setting(10, "starts of k-means, of which the best is kept", at_least(1))
 
     traits: ClassVar[Traits] = Traits(clusters="k", by_sample=True)
-    suggests: ClassVar[dict[str, Any]] = {"rounds": 1, "fraction": 1.0}
+    # On a table: nothing is held out, and no label decides which samples are trained on.
+    suggests: ClassVar[dict[str, Any]] = dict(
+        rounds=1, fraction=1.0, validation=0.0, stratify=False
+    )
 
     def task(self, default: Task, federation: Federation) -> Task:
         """Centres of samples, in the precision that a network would have had."""

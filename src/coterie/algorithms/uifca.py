@@ -120,8 +120,15 @@ class UIFCA(SetSettings):
     traits: ClassVar[Traits] = Traits(
         clusters="k", clients_draw=True, by_sample=True, averages=False
     )
+    # On a table: nothing is held out, and no label decides which samples are trained on.
     suggests: ClassVar[dict[str, Any]] = dict(
-        rounds=60, network="linear-flow", lr=0.03, steps=20, batch=64
+        rounds=60,
+        network="linear-flow",
+        lr=0.03,
+        steps=20,
+        batch=64,
+        validation=0.0,
+        stratify=False,
     )
 
     def task(self, default: Task, federation: Federation) -> Task:
