@@ -4,6 +4,7 @@ import pytest
 
 from coterie.core.errors import SettingError
 from coterie.experiment.settings import RunSettings, check_no_clash, make_settings, parse_settings
+from coterie.networks import Mlp
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -5,6 +7,7 @@ import coterie
 from coterie.algorithms.k_fed import KFed
 from coterie.core.errors import DataError, SettingError
 from coterie.data.federation import Federation
+from coterie.data.tables.schema import Schema
 from coterie.networks import Linear, LinearFlow, Mlp
 from coterie.networks.flows import RealNvp
 from coterie.shelves import ALGORITHMS
