@@ -31,7 +31,7 @@ def test_bernoulli_weights_are_the_first_zeros_and_ones_of_the_seed():
 
 
 def test_settings_that_cannot_be_are_refused():
-    with pytest.raises(SettingError, match="`hidden` of Mlp must be auto, 0 or .*64,32, got -1"):
+    with pytest.raises(SettingError, match=r"`hidden` of Mlp must be auto, 0 or .*64,32, got -1"):
         Mlp(hidden=-1)
     with pytest.raises(SettingError, match="one of uniform, bernoulli, got normal"):
         Linear(weights="normal")
