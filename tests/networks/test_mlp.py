@@ -53,7 +53,7 @@ def test_hidden_layers_have_the_widths_that_are_named():
 
 def test_a_network_of_fitting_size_goes_by_the_samples_of_a_client():
     auto = Mlp(hidden="auto")
-    assert [auto.for_samples(n).widths for n in (1, 199, 200, 1999, 2000)] == [
+    assert [auto.for_samples(n).widths for n in (1, 999, 1000, 3999, 4000)] == [
         [],
         [],
         [32],

@@ -181,7 +181,7 @@ def test_the_schema_says_how_large_a_network_is():
     """A node knows its own samples only, and all have the same network."""
     x, y = torch.zeros(4, 3), torch.tensor([0, 1, 0, 1])
     data = Federation.from_clients([(x, y), (x, y)])
-    schema = Schema((), ("a", "b"), (3,), rows=500)
+    schema = Schema((), ("a", "b"), (3,), rows=1500)
     auto = Mlp(hidden="auto")
     assert default_task(data, auto).layout.size == Linear().module([3], 2)[1].weight.numel() + 2
     for known in (replace(data, schema=schema), schema.stub([3], torch.float32)):

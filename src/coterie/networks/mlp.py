@@ -16,7 +16,7 @@ from coterie.core.validate import one_of
 
 AUTO = "auto"
 # The hidden layers that suit clients of so many training samples or more: benchmarks/tables.py.
-SIZES: tuple[tuple[int, int | str], ...] = ((2000, "64,32"), (200, 32), (0, 0))
+SIZES: tuple[tuple[int, int | str], ...] = ((4000, "64,32"), (1000, 32), (0, 0))
 
 
 def read_widths(hidden: int | str) -> list[int]:
@@ -90,7 +90,7 @@ class Mlp(Settings):
     def for_samples(self, samples: int) -> Mlp:
         """The perceptron for clients that train on so many samples each; itself unless auto.
 
-        >>> [Mlp(hidden="auto").for_samples(n).hidden for n in (50, 500, 5000)]
+        >>> [Mlp(hidden="auto").for_samples(n).hidden for n in (500, 1500, 5000)]
         [0, 32, '64,32']
         """
         if self.hidden != AUTO:

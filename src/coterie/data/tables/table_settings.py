@@ -57,7 +57,7 @@ class TableSettings(Settings):
         hidden="auto",
         split_seed=0,
         rounds=300,
-        validation=0.2,
+        validation=0.15,
         early_stopping=20,
         weighting="size",
     )
