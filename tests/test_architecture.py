@@ -28,6 +28,7 @@ LAYERS = {
     "evaluation": {"core", "vectors", "tensors", "data", "engine"},
     "report": {"core", "data", "evaluation", "files"},
 }
+LAYERS["prediction"] = {*LAYERS}
 LAYERS["experiment"] = {*LAYERS}
 # What touches Flower's undocumented parts is used by the adapter and by the processes around it.
 LAYERS["deploy/flwr_internals"] = {"core"}

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from coterie.experiment.plan import load
     from coterie.experiment.run import Run
     from coterie.experiment.simulate import simulate
+    from coterie.prediction.load_run import load_run
     from coterie.tasks import (
         Centre,
         Classification,
@@ -88,6 +89,7 @@ HOMES = {
     "TokenClassification": "tasks",
     "compare": "experiment.compare",
     "load": "experiment.plan",
+    "load_run": "prediction.load_run",
     "Schema": "data.tables.schema",
     "read_schema": "data.tables.schema",
     "simulate": "experiment.simulate",
@@ -133,6 +135,7 @@ __all__ = [
     "__version__",
     "compare",
     "load",
+    "load_run",
     "read_schema",
     "simulate",
 ]
