@@ -1,4 +1,4 @@
-"""The command line: `coterie run`, `predict`, `report`, `compare`, `reproduce`, `data`, `deploy` and more."""
+"""The command line: `coterie run`, `predict`, `report`, `compare`, `data`, `deploy` and more."""
 
 from __future__ import annotations
 

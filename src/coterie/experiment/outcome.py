@@ -144,7 +144,7 @@ def made_models(outcome: Outcome, servings: list[Serving]) -> OwnModels:
         return OwnModels(ids, left_out="it does not leave the client")
     numbers = len(ids) * servings[0].models.shape[1]
     if numbers > MOST_OWN_NUMBERS:
-        text = f"those of all clients are {numbers:,} numbers, more than {MOST_OWN_NUMBERS:,}"
+        text = f"all of them are {numbers:,} numbers, more than {MOST_OWN_NUMBERS:,}"
         return OwnModels(ids, left_out=text)
     models = torch.cat([scorer.own_models(each) for each in servings])
     order = ids.argsort()

@@ -52,9 +52,9 @@ def check_folder(path: Path) -> None:
     if not (path / "config.json").is_file():
         raise CheckpointError(f"{path} is not the folder of a run: it has no {MODELS}")
     raise CheckpointError(
-        f"{path} has no {MODELS} to predict with: the run did no round yet, has copies that are not "
-        f"finished, or is of an earlier version; `coterie run --resume {path}` goes on with it, "
-        "and writes them"
+        f"{path} has no {MODELS} to predict with: the run did no round yet, has copies that are "
+        f"not finished, or is of an earlier version; `coterie run --resume {path}` goes on with "
+        "it, and writes them"
     )
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from coterie.core.errors import DataError
 from coterie.data.client_samples import as_tensor
 from coterie.data.tables.columns import Column, client_column, read_column
-from coterie.data.tables.read import import_arrow
+from coterie.data.tables.read import first_line, import_arrow
 from coterie.data.tables.schema import Schema
 
 NOBODY = ""  # the name of the one client of rows that no client is told of
@@ -64,17 +64,33 @@ def read_rows(source: Any, schema: Schema | None, client: Any = None) -> NewRows
 
 def whose_rows(client: Any, count: int) -> tuple[tuple[str, ...], NDArray[np.int64]]:
     """The names of clients and whose each of `count` rows is, by one name or by one for each."""
-    if client is None or isinstance(client, str | int):
-        name = NOBODY if client is None else str(client)
+    if client is None or np.ndim(client) == 0:
+        name = NOBODY if client is None else client_name(client)
         return (name,), np.zeros(count, np.int64)
-    table = import_arrow().table({"client": list(client)})
-    if table.num_rows != count:
+    column = named_clients(list(client))
+    if len(column.values) != count:
         raise DataError(
             f"`client` must be one name, or one for each row: there are {count} rows and "
-            f"{table.num_rows} names"
+            f"{len(column.values)} names"
         )
-    column = client_column(table, "client")
     return column.categories, column.values
+
+
+def client_name(client: Any) -> str:
+    """The name of a client as the run has it, where 4, 4.0 and "4.0" are one.
+
+    >>> client_name(4.0), client_name("ward 4")
+    ('4', 'ward 4')
+    """
+    return named_clients([client]).categories[0]
+
+
+def named_clients(names: list[Any]) -> Column:
+    """Names of clients as a column of a table has them."""
+    try:
+        return client_column(import_arrow().table({"client": names}), "client")
+    except (TypeError, ValueError) as error:
+        raise DataError(f"`client` must be names or whole numbers: {first_line(error)}") from error
 
 
 def labels_of(

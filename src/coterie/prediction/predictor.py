@@ -29,7 +29,7 @@ from coterie.data.tables.schema import Schema
 from coterie.engine.simulator import Simulator
 from coterie.prediction.kept_models import MODELS, KeptModels, group_shares, write_models
 from coterie.prediction.modules import MixtureModule, load_model
-from coterie.prediction.new_rows import NOBODY, NewRows, labels_of, read_rows
+from coterie.prediction.new_rows import NOBODY, NewRows, client_name, labels_of, read_rows
 from coterie.prediction.sample_groups import SampleGroups
 from coterie.tasks.classification import Classification
 from coterie.tasks.regression import Regression
@@ -80,7 +80,7 @@ class Predictor:
         """What it is of; nothing is computed for it."""
         facts = self.kept.facts
         names = f"{short_name(facts['algorithm'])} on {short_name(facts['federation'])}"
-        groups = ", ".join(map(str, self.kept.members.tolist()))
+        groups = ", ".join(f"{count:g}" for count in self.kept.members.tolist())
         own = "" if self.kept.own is None else f", {len(self.kept.own)} models of their own"
         clients = f"{len(self.number):,} clients, groups of {groups}{own}"
         return f"<Predictor of {names}: {clients}, after {facts['rounds']} rounds>"
@@ -147,7 +147,7 @@ class Predictor:
         """
         if client is None:
             return self._average().module
-        name = str(client)
+        name = client_name(client)
         service = self._known(name) if name in self.number else None
         if service is None:
             near = did_you_mean(name, self.number)

@@ -9,8 +9,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, TextIO
 
-import numpy as np
-
 from coterie.core.errors import DataError, SettingError
 from coterie.data.tables.read import (
     TABLES,
@@ -133,6 +131,8 @@ def delimited_text(
 ) -> str:
     """The rows with what was added to each."""
     texts = [field_texts(values, form.commas) for values in added.values()]
+    place = list(added).index("group")
+    texts[place] = ["" if text == "-1" else text for text in texts[place]]
     out = io.StringIO(newline="")
     writer = csv.writer(out, delimiter=form.delimiter, lineterminator="\n")
     writer.writerow([*header, *added])
@@ -146,8 +146,6 @@ def field_texts(values: Any, commas: bool) -> list[str]:
         return [str(value).replace(".", ",") if commas else str(value) for value in values]
     if values.dtype.kind == "b":
         return [str(value).lower() for value in values]
-    if values.dtype.kind == "i":
-        return [str(value) for value in values]
     return list(map(str, values))
 
 
@@ -166,11 +164,7 @@ def write_arrow(table: Any, added: dict[str, Any], kind: str, out: Path) -> None
 
 
 def summary_line(found: Predictions) -> str:
-    """How many rows were predicted, and by what.
-
-    >>> summary_line(Predictions(np.zeros(3), None, np.zeros(3), np.array(["own", "own", "labels"])))
-    '3 rows predicted: 2 by own, 1 by labels'
-    """
+    """How many rows were predicted, and by what."""
     counts = Counter(found.chosen.tolist())
     parts = ", ".join(f"{count:,} by {how}" for how, count in counts.items())
     return f"{len(found.values):,} rows predicted: {parts}"

@@ -50,7 +50,7 @@ def layout_record(task: Task) -> list[Any]:
 def describe_network(build: Any, named: str) -> dict[str, Any] | None:
     """How to build the network again; `named` is the name that the run knows it by, if any."""
     owner: Any = getattr(getattr(build, "func", None), "__self__", None)
-    if isinstance(build, partial) and is_dataclass(owner) and len(build.args) == 2:
+    if isinstance(build, partial) and is_dataclass(type(owner)) and len(build.args) == 2:
         kind: Any = type(owner)
         shape, outputs = build.args
         for name in (named, home_name("network", kind, "")):
