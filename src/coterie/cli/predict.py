@@ -23,10 +23,10 @@ def predict_command(options: argparse.Namespace) -> int:
     import sys
 
     from coterie.prediction.load_run import load_run
-    from coterie.prediction.scored_table import predict_table, summary_line
+    from coterie.prediction.scored_table import predict_table, prediction_counts
 
     run = load_run(options.run)
     found = predict_table(run, options.rows, options.out, options.client, sys.stdout)
     where = "" if options.out is None else f", in {options.out}"
-    print(f"coterie: {summary_line(found)}{where}", file=sys.stderr)
+    print(f"coterie: {prediction_counts(found)}{where}", file=sys.stderr)
     return 0

@@ -163,7 +163,7 @@ def write_arrow(table: Any, added: dict[str, Any], kind: str, out: Path) -> None
         write_atomically(out, lambda unfinished: feather.write_feather(table, str(unfinished)))
 
 
-def summary_line(found: Predictions) -> str:
+def prediction_counts(found: Predictions) -> str:
     """How many rows were predicted, and by what."""
     counts = Counter(found.chosen.tolist())
     parts = ", ".join(f"{count:,} by {how}" for how, count in counts.items())
