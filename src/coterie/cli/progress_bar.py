@@ -152,6 +152,23 @@ def tuned_text(run: Run, numbers: Mapping[str, float], prefix: str) -> str:
     return text if before is None else f"{text}; {before:.2%} of samples before"
 
 
+def threat_lines(run: Run, numbers: Mapping[str, float], prefix: str) -> list[str]:
+    """Who attacks and how well they are served, and how many a screen left out in the end."""
+    lines, attackers = [], run.training.participants.attackers
+    count = len(run.federation)
+    if attackers is not None:
+        line = f"  attackers {int(attackers.sum())} of {count} clients"
+        theirs = numbers.get(f"attackers_{prefix}accuracy")
+        lines.append(line if theirs is None else f"{line}; {theirs:.2%} of their samples")
+    if "excluded" in numbers:
+        line = f"  excluded  {numbers['excluded']:.1%} of the clients of the last round"
+        if "detection_recall" in numbers:
+            line += f"; precision {numbers['detection_precision']:.2f}"
+            line += f", recall {numbers['detection_recall']:.2f}"
+        lines.append(line)
+    return lines
+
+
 def outcome_text(run: Run) -> str:
     """The outcome of a run in a few lines."""
     result, numbers = run.result, run.metrics
@@ -171,6 +188,7 @@ def outcome_text(run: Run) -> str:
     count = len(run.federation)
     if run.evaluation.scored < count and not run.federation.unseen:
         lines.append(f"  scored    {run.evaluation.scored} of {count} clients")
+    lines += threat_lines(run, numbers, prefix)
     if "distance" in numbers:
         lines.append(
             f"  distance  {numbers['distance']:.4g} one to one, "
