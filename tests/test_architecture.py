@@ -34,7 +34,8 @@ LAYERS["experiment"] = {*LAYERS}
 LAYERS["deploy/flwr_internals"] = {"core"}
 LAYERS["flower"] = {*LAYERS}
 LAYERS["deploy"] = {*LAYERS}
-LAYERS["checks"] = {*LAYERS} - {"flower", "deploy"}
+LAYERS["estimators"] = {*LAYERS} - {"flower", "deploy"}
+LAYERS["checks"] = {*LAYERS} - {"flower", "deploy", "estimators"}
 LAYERS["extend"] = {"core", "vectors", "starts", "algorithms", "data", "tasks", "checks"}
 LAYERS["cli"] = {*LAYERS}
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from coterie.core.samples import Ragged
     from coterie.data.federation import Federation
     from coterie.data.tables.schema import Schema, read_schema
+    from coterie.estimators.clustered import ClusteredClassifier, ClusteredRegressor
     from coterie.experiment.compare import compare
     from coterie.experiment.plan import load
     from coterie.experiment.run import Run
@@ -65,6 +66,8 @@ HOMES = {
     "IFCA": "algorithms.ifca",
     "UIFCA": "algorithms.uifca",
     "ClusterGAN": "algorithms.cluster_gan",
+    "ClusteredClassifier": "estimators.clustered",
+    "ClusteredRegressor": "estimators.clustered",
     "Codes": "tasks",
     "Density": "tasks",
     "Centre": "tasks",
@@ -105,6 +108,8 @@ __all__ = [
     "Centre",
     "Classification",
     "ClusterGAN",
+    "ClusteredClassifier",
+    "ClusteredRegressor",
     "Codes",
     "CoterieError",
     "CoterieWarning",
