@@ -77,6 +77,8 @@ class RunProgressBar:
                 parts.append(f"{name.replace('_', ' ')} {numbers[name]:.1%}")
         if not any("accuracy" in name for name in numbers) and "loss" in numbers:
             parts.append(f"loss {numbers['loss']:.4g}")
+        if record.get("best_round"):
+            parts.append(f"best round {record['best_round']}")
         what = " samples" if record.get("counted") == "samples" else ""
         if any(record["sizes"]):  # else nobody was asked in this round
             parts.append(f"clusters {sizes_text(record['sizes'])}{what}")
@@ -152,6 +154,15 @@ def tuned_text(run: Run, numbers: Mapping[str, float], prefix: str) -> str:
     return text if before is None else f"{text}; {before:.2%} of samples before"
 
 
+def kept_text(run: Run) -> str:
+    """Which round is kept, and why training ended before it was to."""
+    best = run.training.stopping.best
+    assert best is not None
+    text = f"round {best.round}, the best by validation loss ({best.loss:.4g})"
+    waited = run.settings.early_stopping
+    return f"{text}; {waited} evaluations brought no lower one" if run.ending == "early" else text
+
+
 def threat_lines(run: Run, numbers: Mapping[str, float], prefix: str) -> list[str]:
     """Who attacks and how well they are served, and how many a screen left out in the end."""
     lines, attackers = [], run.training.participants.attackers
@@ -176,6 +187,8 @@ def outcome_text(run: Run) -> str:
     lines = [
         f"{names}: {result['rounds']} rounds, seed {result['seed']}, {result['seconds']:.1f} s"
     ]
+    if run.best_round is not None:
+        lines.append(f"  kept      {kept_text(run)}")
     prefix = "" if "loss" in numbers else "train_"
     kind = prefix.replace("_", " ")
     if f"{prefix}accuracy_macro" in numbers:
