@@ -365,7 +365,8 @@ class Run:
 
     def _save_checkpoint(self, folder: RunFolder) -> None:
         def checkpoint() -> Checkpoint:
-            if isinstance(self.population, Simulator) and 0 < self.rounds < self.settings.rounds:
+            on_the_way = self.rounds > 0 and not self.training.over
+            if isinstance(self.population, Simulator) and on_the_way:
                 write_models(folder.path / MODELS, kept_models(self, finished=False))
             return self.training.to_checkpoint(self.fingerprint)
 
