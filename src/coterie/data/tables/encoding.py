@@ -11,7 +11,14 @@ from numpy.typing import NDArray
 
 from coterie.core.errors import DataError
 from coterie.data.tables.client_rows import ClientRows, Rows
-from coterie.data.tables.columns import Column, as_text, check_finite, read_column, text_as_numbers
+from coterie.data.tables.columns import (
+    Column,
+    as_text,
+    check_finite,
+    read_column,
+    text_as_dates,
+    text_as_numbers,
+)
 from coterie.data.tables.statistics import (
     category_counts,
     column_moments,
@@ -172,6 +179,8 @@ def fit_column(column: Column, encoder: Encoder) -> Column:
     """
     if isinstance(encoder, OneHot):
         return as_text(column)
+    if isinstance(encoder, Scaled) and encoder.date:
+        column = text_as_dates(column)
     dates, empty = column.kind == "date", bool(column.missing.all())
     if isinstance(encoder, Scaled) and encoder.date != dates and not empty:
         wanted = "dates or times" if encoder.date else "numbers"
