@@ -46,6 +46,7 @@ from coterie.files import (
     write_text,
 )
 from coterie.report.run_page import render_run
+from coterie.report.template import shared_library
 
 SAVING_SHARE = 0.05  # of the time of a run, where the settings leave open when to save
 OUTCOME = (
@@ -275,7 +276,11 @@ class RunFolder:
         return contents
 
     def write_report(self, path: Path | None = None) -> Path:
-        """Write the page about this run, into the folder unless `path` says where."""
+        """Write the page about this run, into the folder unless `path` says where.
+
+        In the folder of a sweep, its runs share what draws the charts.
+        """
+        library = "" if path else shared_library(self.path)
         path = path or self.path / "report.html"
-        write_text(path, render_run(self.path))
+        write_text(path, render_run(self.path, library=library))
         return path

@@ -15,8 +15,10 @@ from coterie.report.run_files import RunFiles, read_run
 from coterie.report.template import fill_template
 
 
-def render_run(folder: Path, live: bool = False) -> str:
+def render_run(folder: Path, live: bool = False, library: str = "") -> str:
     """The HTML page of the run in `folder`: one text with scripts and styles inside.
+
+    `library` is the path to what draws the charts, where that is not to be inside.
 
     Needs `config.json`. Leaves out what the other files do not say, so the folder of an unfinished
     run has a page too.
@@ -116,7 +118,7 @@ def render_run(folder: Path, live: bool = False) -> str:
             if columns
         ],
     }
-    return fill_template("run.html.j2", context, data, live)
+    return fill_template("run.html.j2", context, data, live, library)
 
 
 def tests(run: RunFiles) -> bool:
