@@ -40,7 +40,11 @@ def default_task(federation: Federation, network: Any) -> DefaultTask:
     module = partial(network.module, sample_shape(samples.x), federation.outputs)
     padding = getattr(network, "padding", "lengths")
     options: dict[str, Any] = {"scale": federation.scale, "padding": padding}
-    task = task_kind(samples.y)(module, **options)
+    kind = task_kind(samples.y)
+    own: dict[str, Any] = {}
+    if kind is Regression and federation.schema is not None:
+        own["target"] = federation.schema.target
+    task = kind(module, **options, **own)
     if encodes(task.module):
         build = partial(network.module, sample_shape(samples.x))
         return Codes(build, classes=federation.outputs, **options)

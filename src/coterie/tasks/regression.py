@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.errors import DataError
+from coterie.data.tables.labels import AS_THEY_ARE, TargetScale
 from coterie.tasks.network import NetworkTask, kinds_text
 
 
@@ -16,7 +17,9 @@ class Regression(NetworkTask):
     """Predict one real number with a network of one output.
 
     The loss is (y - prediction)^2, without the half, as in the IFCA paper. `draw` replaces the
-    network's own initialisation where an experiment asks for another.
+    network's own initialisation where an experiment asks for another. `target` is the scale that
+    targets have been brought to, as those of a table: losses stay in it, so that a step size suits
+    targets of any unit, and measures in the label's units are multiplied by it.
 
     >>> task = Regression(nn.Linear(3, 1, bias=False))
     >>> task.losses(torch.tensor([[1.0], [2.0]]), torch.tensor([0.0, 0.0])).tolist()
@@ -32,9 +35,11 @@ class Regression(NetworkTask):
         scale: float = 1.0,
         padding: str = "lengths",
         draw: Callable[[torch.Generator], Tensor] | None = None,
+        target: TargetScale = AS_THEY_ARE,
     ) -> None:
         super().__init__(network, scale=scale, padding=padding)
         self._draw = draw
+        self.target = target
 
     @property
     def losses_are_squared_errors(self) -> bool:  # type: ignore[override]

@@ -9,7 +9,10 @@ from coterie.data.federation import Federation
 from coterie.data.tables.client_rows import group_rows
 from coterie.data.tables.columns import Column
 from coterie.data.tables.encoding import OneHot, fit_one_hot
+from coterie.data.tables.labels import TargetScale
 from coterie.data.tables.table import Table
+from coterie.networks.mlp import Linear
+from coterie.tasks.defaults import default_task
 
 
 def test_features_are_those_worked_out_by_hand(pyarrow, rows):
@@ -199,11 +202,38 @@ def test_small_clients_are_left_out_with_a_warning_and_their_labels_too(pyarrow,
 )
 def test_labels_are_classes_or_targets(pyarrow, values, target, expected, classes):
     rows = {"client": [1, 1, 2, 2], "x": [1, 1, 2, 2], "label": values}
-    got = Table(target=target).prepare(rows, 0)
+    got = Table(target=target, scale_target=False).prepare(rows, 0)
     assert got.train.y.tolist() == expected
     assert got.classes == classes
     kind = torch.int64 if classes else torch.float32
     assert got.train.y.dtype == kind
+
+
+@pytest.mark.parametrize("unit", [1e-6, 1.0, 1e4])
+def test_targets_are_scaled_by_training_rows(pyarrow, unit):
+    table = large()
+    table["label"] = (table["row"] + 7000) * unit
+    table["x"] = table["row"]
+    got = Table(features="x", standardise=False).prepare(table, 0)
+    y, target = got.train.y.double(), got.schema.target
+    assert y.mean().item() == pytest.approx(0, abs=1e-6)
+    assert y.std(correction=0).item() == pytest.approx(1)
+    assert target.centre == pytest.approx((got.train.x.mean().item() + 7000) * unit)
+    for part in (got.train, got.test):
+        back = got.schema.decode(part.y)
+        np.testing.assert_allclose(back, (part.x[:, 0].numpy() + 7000) * unit, rtol=1e-5)
+    task = default_task(got, Linear())
+    assert (task.target, task.double().target) == (target, target)
+
+
+def test_targets_that_are_alike_in_training_keep_their_unit(pyarrow):
+    table = {"client": [0, 0, 1, 1], "x": [1.0, 2.0, 3.0, 4.0], "label": [4.0, 4.0, 4.0, 4.5]}
+    seeds = [Federation.from_table(table, train_share=0.5, seed=seed) for seed in range(8)]
+    alike = [each for each in seeds if each.schema.target.centre == 4]
+    assert alike
+    for each in alike:
+        assert each.schema.target == TargetScale(4.0, 1.0)
+        assert sorted(each.test.y.tolist()) == [0, 0.5]
 
 
 def test_a_dictionary_of_labels_gives_no_class_to_words_that_no_row_has(pyarrow):

@@ -44,7 +44,7 @@ def describe_arrays(arrays: Arrays, settings: Table, name: str) -> str:
     kind = str(arrays.x.dtype).removeprefix("torch.")
     problems = quality.size_problems(clients, settings.min_samples)
     lines = [headline(name, clients, f"samples of {shape} {kind}"), *size_lines(clients)]
-    told, wrong = describe_label(arrays.label, settings, clients)
+    told, wrong = describe_label(arrays.label, settings, clients, scaled=False)
     return format_page(lines + told, problems + wrong)
 
 
@@ -54,7 +54,7 @@ def describe_table(table: Any, settings: Table, name: str) -> str:
     clients = group_rows(owner)
     label = read_column(table, settings.label) if settings.has_label(table) else None
     names = settings.chosen(table)
-    told, wrong = describe_label(label, settings, clients)
+    told, wrong = describe_label(label, settings, clients, scaled=settings.scale_target)
     problems = quality.size_problems(clients, settings.min_samples) + wrong
     if label is not None and settings.target == "auto" and looks_like_classes(label):
         problems.append(
@@ -90,7 +90,7 @@ def describe_federation_data(federation: Federation) -> str:
     clients = ClientRows(names, np.arange(count), offsets_of(each.tolist()))
     lines += size_lines(clients)
     if not federation.labelled:
-        lines += describe_label(None, Table(), clients)[0]
+        lines += describe_label(None, Table(), clients, scaled=False)[0]
     elif isinstance(train.y, Tensor) and train.y.dim() == 1:
         parts = [train] if test is None or not both else [train, test]
         # Every client's labels, those it trains on before those it is tested on.
@@ -145,13 +145,14 @@ def histogram_edges(low: int, high: int) -> list[int]:
 
 
 def describe_label(
-    column: Column | None, settings: Table, clients: ClientRows
+    column: Column | None, settings: Table, clients: ClientRows, *, scaled: bool
 ) -> tuple[list[str], list[str]]:
-    """What there is to say about the labels, and what looks wrong with them."""
+    """What there is to say about the labels, and what looks wrong with them; `scaled` if to be."""
     if column is None:
         return ["", "no label: samples can be clustered, nothing can be predicted"], []
     labels = read_labels(column, settings.target, clients.rows)
-    return label_lines(column, labels, clients), quality.label_problems(column, labels, clients)
+    problems = quality.label_problems(column, labels, clients, scaled=scaled)
+    return label_lines(column, labels, clients), problems
 
 
 def label_lines(column: Column, labels: Labels, clients: ClientRows) -> list[str]:

@@ -9,7 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.core.errors import DataError, SettingError
+from coterie.data.tables.client_rows import ClientRows
 from coterie.data.tables.columns import LARGEST, Column, as_text, sort_key, text_as_numbers
+from coterie.data.tables.statistics import column_moments
 
 TARGETS = ["auto", "classification", "regression"]
 SHOWN = 5  # classes that a sentence lists
@@ -19,7 +21,7 @@ MANY = 100  # whole numbers of more kinds than this may be classes or targets: t
 class Labels(NamedTuple):
     """The labels of n rows."""
 
-    values: NDArray[Any]  # [n] classes from 0, int64; or targets as they are, float32
+    values: NDArray[Any]  # [n] classes from 0, int64; or targets, as they are in float64
     classes: tuple[str, ...]  # names of the classes; empty for regression
     given: bool = True  # whether there are any; else all values are 0
 
@@ -27,6 +29,12 @@ class Labels(NamedTuple):
     def regression(self) -> bool:
         """Whether they are targets rather than classes."""
         return self.given and not self.classes
+
+    def scaled(self, target: TargetScale) -> Labels:
+        """The same with targets in the units of `target`; classes as they are."""
+        if not self.regression:
+            return self
+        return self._replace(values=target.scale_targets(self.values))
 
 
 class TargetScale(NamedTuple):
@@ -58,7 +66,7 @@ def read_labels(column: Column, target: str, rows: NDArray[np.int64]) -> Labels:
 
     `auto` takes text, booleans and whole numbers of at most 100 kinds as classes and real
     numbers as targets. Classes are numbered in the order of their names, or of the numbers they
-    are. Targets are not scaled, so that losses are in the user's units.
+    are. Targets keep their units: see `fit_target`.
     """
     used = replace(column, values=column.values[rows])
     check_label(used)
@@ -67,6 +75,19 @@ def read_labels(column: Column, target: str, rows: NDArray[np.int64]) -> Labels:
     values = np.zeros(len(column.values), labels.values.dtype)
     values[rows] = labels.values
     return Labels(values, labels.classes)
+
+
+def fit_target(labels: Labels, train: ClientRows) -> TargetScale:
+    """Mean and deviation of the targets that clients train on, from their sums; 0 and 1 of classes.
+
+    >>> rows = ClientRows(("a", "b"), np.array([0, 1, 2]), np.array([0, 1, 3]))
+    >>> fit_target(Labels(np.array([1.0, 3.0, 5.0, 99.0]), ()), rows)
+    TargetScale(centre=3.0, scale=1.632993161855452)
+    """
+    if not labels.regression:
+        return AS_THEY_ARE
+    told = column_moments(labels.values[train.rows].astype(np.float64), train.offsets)
+    return TargetScale(told.mean, 1.0 if told.constant else told.deviation)
 
 
 def check_label(column: Column) -> None:
@@ -94,7 +115,7 @@ def guess_target(column: Column) -> str:
 
 
 def as_targets(column: Column) -> Labels:
-    """Labels as numbers, unchanged."""
+    """Labels as numbers, unchanged, in double precision."""
     if column.kind == "text":
         raise DataError(f"the label column `{column.name}` must hold numbers for regression")
     if len(np.unique(column.values)) < 2:
@@ -102,7 +123,7 @@ def as_targets(column: Column) -> Labels:
             f"regression needs targets that differ, but every row has {column.name} = "
             f"{column.values[0]:g}"
         )
-    return Labels(column.values.astype(np.float32), ())
+    return Labels(column.values, ())
 
 
 def as_classes(column: Column) -> Labels:

@@ -16,8 +16,9 @@ Nothing is pooled to learn this. A client says how many values it has, their sum
 squares, and how often it has each category; these are added up. Test rows have no part in it.
 
 Labels that are text, booleans, or whole numbers of at most 100 kinds are classes; real numbers
-are targets of a regression and are not scaled. `target` says otherwise. A table without a label is
-for algorithms that cluster samples; where it has one, their clusters are scored by it.
+are targets of a regression. `target` says otherwise. Targets are scaled as numbers are, so that
+losses have no unit; predictions are in the label's. A table without a label is for algorithms that
+cluster samples; where it has one, their clusters are scored by it.
 """
 
 from __future__ import annotations
@@ -39,9 +40,11 @@ from coterie.data.tables.client_rows import ClientRows, drop_small_clients, grou
 from coterie.data.tables.columns import check_finite, client_column, read_column
 from coterie.data.tables.encoding import Encoder, encode_rows, fit_encoder
 from coterie.data.tables.labels import (
+    AS_THEY_ARE,
     TARGETS,
     Labels,
     absent_labels,
+    fit_target,
     looks_like_classes,
     read_labels,
 )
@@ -69,6 +72,9 @@ class Table(Settings):
     min_samples: int = setting(2, "rows that a client must have, else it is left out", at_least(2))
     categories: int = setting(20, "features from text at most; rarer values share one", at_least(1))
     standardise: bool = setting(True, "whether numbers are scaled to mean 0 and deviation 1")
+    scale_target: bool = setting(
+        True, "whether targets of a regression are scaled so, to learn", added=True, before=False
+    )
 
     class_count: ClassVar[int] = 0  # as many as the labels show
     pixel_scale: ClassVar[float] = 1.0
@@ -185,6 +191,8 @@ def prepare_table(table: Any, settings: Table, seed: int, name: str) -> Federati
             )
     parts = split_rows(clients, settings.train_share, seed)
     encoders = fit_encoders(table, settings, parts[0])
+    target = fit_target(labels, parts[0]) if settings.scale_target else AS_THEY_ARE
+    labels = labels.scaled(target)
     train, test = (
         make_samples(torch.from_numpy(encode_rows(table, encoders, part.rows)), labels, part)
         for part in parts
@@ -196,6 +204,7 @@ def prepare_table(table: Any, settings: Table, seed: int, name: str) -> Federati
         labels.given,
         client=settings.client,
         label=settings.label,
+        target=target,
     )
     return Federation(
         train,
@@ -238,4 +247,5 @@ def fit_encoders(table: Any, settings: Table, train: ClientRows) -> list[Encoder
 
 def make_samples(x: Tensor, labels: Labels, part: ClientRows) -> Samples:
     """Samples of features that are in the order of `part`, with the labels of those rows."""
-    return Samples(x, torch.from_numpy(labels.values[part.rows]), torch.from_numpy(part.offsets))
+    y = torch.from_numpy(labels.values[part.rows])
+    return Samples(x, y.float() if labels.regression else y, torch.from_numpy(part.offsets))
