@@ -318,7 +318,7 @@ class Cohort:
 
         A client may be left without any: it then has infinite loss, scores 0 and stands still.
         """
-        return self._with_samples(self._on.chosen(chosen), "among")
+        return self._with_samples(self._on.rows_in(chosen), "among")
 
     def by_label(self, label: Tensor, k: int) -> Cohort:
         """m k clients in the place of m: the samples of each with label 0, then those with 1, ...
