@@ -168,6 +168,30 @@ def test_slider_moves_the_clients_and_hover_names_them(
     assert browser.errors == []
 
 
+def test_attackers_have_a_red_edge_also_where_they_are_excluded(
+    make_run: MakeRun, visit: Callable[..., Browser]
+) -> None:
+    folder = make_run()
+    content = json.loads((folder / "clients.json").read_text())
+    content["clients"]["attacker"] = [i < 12 for i in range(80)]
+    (folder / "clients.json").write_text(json.dumps(content))
+    lines = (folder / "rounds.jsonl").read_text().splitlines()
+    rounds = [json.loads(line) | {"excluded": list(range(8, 16))} for line in lines]
+    (folder / "rounds.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rounds))
+    browser = visit(folder)
+    strokes = """
+      [...document.querySelectorAll('#map .points path')].map((p) => getComputedStyle(p).stroke)
+    """
+    assert browser.run(strokes).count("rgb(212, 58, 47)") == 12
+    legend = """
+      [...document.querySelectorAll('#map .legend i')].map((s) => getComputedStyle(s).color)
+    """
+    colours = browser.run(legend)
+    assert len(set(colours)) == len(colours) == 4
+    assert "rgb(212, 58, 47)" not in colours
+    assert browser.errors == []
+
+
 def test_map_plays_from_the_first_frame_to_the_last(
     make_run: MakeRun, visit: Callable[..., Browser]
 ) -> None:

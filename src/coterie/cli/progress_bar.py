@@ -77,6 +77,8 @@ class RunProgressBar:
                 parts.append(f"{name.replace('_', ' ')} {numbers[name]:.1%}")
         if not any("accuracy" in name for name in numbers) and "loss" in numbers:
             parts.append(f"loss {numbers['loss']:.4g}")
+        if record.get("best_round"):
+            parts.append(f"best round {record['best_round']}")
         what = " samples" if record.get("counted") == "samples" else ""
         if any(record["sizes"]):  # else nobody was asked in this round
             parts.append(f"clusters {sizes_text(record['sizes'])}{what}")
@@ -152,6 +154,32 @@ def tuned_text(run: Run, numbers: Mapping[str, float], prefix: str) -> str:
     return text if before is None else f"{text}; {before:.2%} of samples before"
 
 
+def kept_text(run: Run) -> str:
+    """Which round is kept, and why training ended before it was to."""
+    best = run.training.stopping.best
+    assert best is not None
+    text = f"round {best.round}, the best by validation loss ({best.loss:.4g})"
+    waited = run.settings.early_stopping
+    return f"{text}; {waited} evaluations brought no lower one" if run.ending == "early" else text
+
+
+def threat_lines(run: Run, numbers: Mapping[str, float], prefix: str) -> list[str]:
+    """Who attacks and how well they are served, and how many a screen left out in the end."""
+    lines, attackers = [], run.training.participants.attackers
+    count = len(run.federation)
+    if attackers is not None:
+        line = f"  attackers {int(attackers.sum())} of {count} clients"
+        theirs = numbers.get(f"attackers_{prefix}accuracy")
+        lines.append(line if theirs is None else f"{line}; {theirs:.2%} of their samples")
+    if "excluded" in numbers:
+        line = f"  excluded  {numbers['excluded']:.1%} of the clients of the last round"
+        if "detection_recall" in numbers:
+            line += f"; precision {numbers['detection_precision']:.2f}"
+            line += f", recall {numbers['detection_recall']:.2f}"
+        lines.append(line)
+    return lines
+
+
 def outcome_text(run: Run) -> str:
     """The outcome of a run in a few lines."""
     result, numbers = run.result, run.metrics
@@ -159,6 +187,8 @@ def outcome_text(run: Run) -> str:
     lines = [
         f"{names}: {result['rounds']} rounds, seed {result['seed']}, {result['seconds']:.1f} s"
     ]
+    if run.best_round is not None:
+        lines.append(f"  kept      {kept_text(run)}")
     prefix = "" if "loss" in numbers else "train_"
     kind = prefix.replace("_", " ")
     if f"{prefix}accuracy_macro" in numbers:
@@ -171,6 +201,7 @@ def outcome_text(run: Run) -> str:
     count = len(run.federation)
     if run.evaluation.scored < count and not run.federation.unseen:
         lines.append(f"  scored    {run.evaluation.scored} of {count} clients")
+    lines += threat_lines(run, numbers, prefix)
     if "distance" in numbers:
         lines.append(
             f"  distance  {numbers['distance']:.4g} one to one, "

@@ -34,8 +34,14 @@ class Memory(Protocol):
     def remembers(self, name: str, ids: Tensor) -> Tensor: ...
     def recall(self, name: str, ids: Tensor) -> Tensor: ...
     def keep(self, name: str, ids: Tensor, value: Tensor) -> None: ...
+    def mark(self) -> None:
+        """Hold on to what is kept now, in the place of what was marked before."""
+
+    def exchange(self) -> None:
+        """Let what was marked be what is kept, and the other way round."""
+
     def to_tensors(self) -> dict[str, Tensor]:
-        """Everything that is kept, as a checkpoint holds it."""
+        """Everything that is kept, and what was marked, as a checkpoint holds it."""
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """Take over what a checkpoint holds; other tensors are ignored."""

@@ -198,6 +198,12 @@ class Simulator:
     def on_checkpoint(self, rounds: int) -> None:
         """A checkpoint holds so many rounds; nobody here needs to know."""
 
+    def on_best(self, rounds: int) -> None:
+        """The best state so far is that after so many rounds; nobody here needs to know."""
+
+    def go_to(self, rounds: int) -> None:
+        """Clients are as they were after so many rounds; nobody here needs to know."""
+
 
 # What lies on a device is shared by all simulators of the same samples, as those of several copies
 # of a run are. Whoever holds it holds the samples as well, so that their number is their own.

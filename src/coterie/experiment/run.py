@@ -118,8 +118,9 @@ class Run:
         """What it is, and what the last evaluation said; nothing is computed for it."""
         names = f"{short_name(self.config['algorithm'])} on {short_name(self.config['federation'])}"
         done = f"{self.rounds} of {self.settings.rounds} rounds, seed {self.settings.seed}"
+        kept = self.records if self.training.last is None else self.records[: self.best_round]
         evaluated: dict[str, float] = next(
-            (record["metrics"] for record in reversed(self.records) if record["metrics"]), {}
+            (record["metrics"] for record in reversed(kept) if record["metrics"]), {}
         )
         told = [f"{name} {evaluated[name]:.4g}" for name in SHOWN_METRICS if name in evaluated]
         place = [] if self.folder is None else [str(self.folder.path)]
@@ -149,6 +150,30 @@ class Run:
     def rounds(self) -> int:
         """Rounds done."""
         return len(self.records)
+
+    @property
+    def best_round(self) -> int | None:
+        """The best round by the validation loss, whose state is kept; None without such a part."""
+        return self.training.best_round
+
+    @property
+    def ending(self) -> str:
+        """Why there are fewer rounds than the settings ask for: early, diverged; else empty."""
+        if self.training.diverged:
+            return "diverged"
+        short = self.rounds < self.settings.rounds
+        return "early" if short and self.training.stopping.over else ""
+
+    @property
+    def failure(self) -> str:
+        """What went wrong in training, in one sentence; empty where nothing did."""
+        if not self.training.diverged:
+            return ""
+        kept = f", which leaves round {self.best_round}" if self.best_round else ""
+        return (
+            f"the models are no longer finite after round {self.rounds}, so the run ended "
+            f"there{kept}; a smaller lr may help"
+        )
 
     @property
     def warnings(self) -> list[str]:
@@ -273,9 +298,9 @@ class Run:
         with nullcontext() if self.folder is None else self.folder.locked():
             if self.state is None:
                 self._begin()
-            if self.folder is not None and self.rounds < self.settings.rounds:
+            if self.folder is not None and not self.training.over:
                 self.folder.remove_outcome()
-            while self.rounds < self.settings.rounds and not self.stopped:
+            while not self.training.over and not self.stopped:
                 error = self.tell(on_round, self._do_round())
             try:
                 self._end()
@@ -335,18 +360,19 @@ class Run:
         self.population.on_checkpoint(self.rounds)
 
     def finish(self) -> None:
-        """Serve all clients with the last state, and judge it."""
+        """Serve all clients with the last state, or the best one if that is known, and judge it."""
+        self.training.keep_best()
         with self.training.health.record_warnings():
             outcome = self.training.outcome
             # The order in which clients are asked over a network.
             outcome.evaluation, outcome.serving, outcome.labels, outcome.metrics  # noqa: B018
 
     def _end(self) -> None:
+        if self.folder is not None and self.folder.rounds_saved < self.rounds:
+            self._save_checkpoint(self.folder)
         with self._keep_warnings():
             self.finish()
         if self.folder is not None:
-            if self.folder.rounds_saved < self.rounds:
-                self._save_checkpoint(self.folder)
             write_outcome(self, self.folder)
             self.folder.write_report()
 

@@ -51,6 +51,8 @@ def run_result(run: Run) -> dict[str, Any]:
         "algorithm": run.config["algorithm"],
         "federation": run.config["federation"],
         "rounds": run.rounds,
+        **({} if run.best_round is None else {"best_round": run.best_round}),
+        **({"ending": run.ending} if run.ending else {}),
         "seed": run.settings.seed,
         "metrics": run.metrics,
         "data": {**run.config.get("data", {}), **sample_counts(run)},

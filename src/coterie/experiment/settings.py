@@ -57,6 +57,12 @@ class PlainRunSettings(Settings):
         below_one,
         added=True,
     )
+    early_stopping: int = setting(
+        0,
+        "evaluations without a lower validation loss after which training ends; 0: it does not",
+        at_least(0),
+        added=True,
+    )
     finetune: int = setting(
         0,
         "local epochs after the last round, by which each client makes a model of its own; 0: none",
@@ -133,7 +139,7 @@ class RunSettings(DefenceSettings, AttackSettings, PlainRunSettings):
 # An algorithm or data of a user's own may have settings of these names, if nobody attacks.
 ATTACK_OPTIONS = frozenset(field.name for field in fields(AttackSettings)) - {"attack"}
 # Data that split themselves have this setting in place of the run.
-YIELDED = ATTACK_OPTIONS | {"validation"}
+YIELDED = ATTACK_OPTIONS | {"validation", "early_stopping"}
 
 
 def check_attack_given(given: Collection[str]) -> None:

@@ -40,11 +40,12 @@ class Job:
 
     @property
     def result(self) -> dict[str, Any] | None:
-        """The outcome, if all rounds are done."""
+        """The outcome, if all rounds are done, or training has ended before."""
         result: dict[str, Any] | None = read_json(self.folder / "result.json")
-        if result is None or result["rounds"] < RunFolder(self.folder).config["settings"]["rounds"]:
-            return None
-        return result
+        if result is None or result.get("ending"):
+            return result
+        rounds = RunFolder(self.folder).config["settings"]["rounds"]
+        return None if result["rounds"] < rounds else result
 
     @property
     def rounds_done(self) -> int:
@@ -131,7 +132,9 @@ def run_jobs(jobs: Sequence[Job], *, workers: int = 0, tell: Tell | None = None)
             else:
                 server.listen(POLL_SECONDS)
             rounds |= {worker.job: worker.job.rounds_done for worker in running}
-            failed += [worker for worker in running if worker.process.poll() not in (None, 0)]
+            ended = [worker for worker in running if worker.process.poll() not in (None, 0)]
+            # A run that is no longer finite says so by its exit code, and has an outcome.
+            failed += [worker for worker in ended if worker.job.result is None]
             running = [worker for worker in running if worker.process.poll() is None]
             if tell is not None:
                 finished = len(jobs) - len(waiting) - len(running) - len(failed)

@@ -63,9 +63,24 @@ def score_curves(rounds: Sequence[Round]) -> Figure | None:
 
 
 def error_curves(rounds: Sequence[Round]) -> Figure | None:
-    """Metrics for which zero is best, over the rounds; None where no round has any."""
+    """Metrics for which zero is best, over the rounds; None where no round has any.
+
+    The lowest validation loss is marked where a run went by it.
+    """
     traces = _metrics(rounds, ERRORS)
-    return _lines(traces, "loss" if len(traces) == 1 else "loss and distance")
+    title = "loss" if len(traces) == 1 else "loss and distance"
+    return _lines([*traces, *best_round_mark(rounds)], title)
+
+
+def best_round_mark(rounds: Sequence[Round]) -> list[Trace]:
+    """The point of the best round on the curve of the validation loss; none without one."""
+    best = next((r["best_round"] for r in reversed(rounds) if r.get("best_round")), None)
+    points = [(n, y) for n, y in _values(rounds, "validation_loss") if n == best]
+    point = curve(points, f"best round, {best}", SECOND)
+    if point is None:
+        return []
+    marker = {"size": 13, "symbol": "star", "color": SECOND, "line": {"width": 0}}
+    return [{**point, "mode": "markers", "marker": marker}]
 
 
 def threat_curves(rounds: Sequence[Round]) -> Figure | None:

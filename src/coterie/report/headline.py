@@ -80,6 +80,26 @@ def tuned_sentence(run: RunFiles) -> str:
     return f"{numbers.percent(share)} use what became of them, for it moved {far}."
 
 
+def kept_sentence(run: RunFiles) -> str:
+    """Which round is kept, and why training ended before it was to; empty without reason to say."""
+    best, done, ending = run.best_round, len(run.rounds), run.result.get("ending")
+    said = []
+    if ending == "diverged":
+        said.append(f"Training ended after round {done}: the models were no longer finite.")
+    if best is None:
+        return " ".join(said)
+    losses = {r["round"]: (r.get("metrics") or {}).get("validation_loss") for r in run.rounds}
+    loss = losses.get(best)
+    told = "" if loss is None else f" ({numbers.decimal(loss)})"
+    word = "Kept is" if run.result else "So far the best is"
+    said.append(f"{word} round {best}, which has the lowest validation loss{told}.")
+    if ending == "early":
+        waited = (run.config.get("settings") or {}).get("early_stopping")
+        when = f"when {waited} evaluations had brought no lower one"
+        said.append(f"Training ended after round {done}, {when}.")
+    return " ".join(said)
+
+
 def run_facts(run: RunFiles) -> list[tuple[str, Any]]:
     """What identifies the run, without what the folder does not say: (name, value)."""
     config, result = run.config, run.result

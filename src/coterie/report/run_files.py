@@ -57,6 +57,18 @@ class RunFiles:
         return counted or bool(self.clients.get("sample_clusters"))
 
     @property
+    def best_round(self) -> int | None:
+        """The best round by the validation loss, so far or in all; None without such a part."""
+        known = [r["best_round"] for r in self.rounds if r.get("best_round")]
+        return known[-1] if known else None
+
+    @property
+    def kept_round(self) -> int:
+        """The round that the outcome is of; before there is one, the last."""
+        kept = self.best_round if self.result else None
+        return len(self.rounds) if kept is None else kept
+
+    @property
     def seed(self) -> int | None:
         """The seed, if the folder tells it."""
         return self.result.get("seed", (self.config.get("settings") or {}).get("seed"))

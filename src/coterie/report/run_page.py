@@ -49,6 +49,7 @@ def render_run(folder: Path, live: bool = False) -> str:
             (figures.LABELS.get(k, k), headline.metric_text(k, v)) for k, v in run.metrics.items()
         ],
         "tuned": headline.tuned_sentence(run),
+        "kept": headline.kept_sentence(run),
         "groups": groups,
         "settled": cluster_changes.last_move(run.rounds),
         "summaries": summaries,

@@ -78,7 +78,13 @@ class Table(Settings):
 
     class_count: ClassVar[int] = 0  # as many as the labels show
     pixel_scale: ClassVar[float] = 1.0
-    suggests: ClassVar[dict[str, Any]] = {"network": "mlp", "hidden": 32, "split_seed": 0}
+    suggests: ClassVar[dict[str, Any]] = {
+        "network": "mlp",
+        "hidden": 32,
+        "split_seed": 0,
+        "validation": 0.15,
+        "early_stopping": 20,
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()
