@@ -381,6 +381,9 @@ class Cohort:
         return torch.where(known, rows, default)
 
     def keep(self, name: str, value: Tensor) -> None:
-        """Let each client keep its row of `value` [m, ...] until a later round."""
+        """Let each client keep its row of `value` [m, ...] until a later round.
+
+        A client that never takes part, but is served, keeps nothing.
+        """
         check_kept(name, value, len(self))
         self._memory.keep(name, self._on.ids, to_device(value, CPU))
