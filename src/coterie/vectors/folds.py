@@ -51,7 +51,7 @@ class RowSent:
     download: str
 
     def clusters(self, ids: Tensor, upload: Any, sent: Message) -> Tensor:
-        each = sent.get(self.download)
+        each: Any = sent.get(self.download)
         if not hasattr(each, "index_for"):
             raise CoterieError(
                 f"`RowSent` must name a download that is an `Each`, got {self.download}"
