@@ -21,7 +21,7 @@ from coterie.core.local_scores import BestModel, LocalScores
 from coterie.core.local_work import LocalWork, OptimizerState, Pull, Steps
 from coterie.core.rows import Rows
 from coterie.core.samples import as_batch
-from coterie.core.step_checks import check_kept, check_models
+from coterie.core.step_checks import check_kept_rows, check_models
 from coterie.core.task import Task
 from coterie.tensors.devices import CPU
 from coterie.tensors.lazy import to_device
@@ -385,5 +385,5 @@ class Cohort:
 
         A client that never takes part, but is served, keeps nothing.
         """
-        check_kept(name, value, len(self))
+        check_kept_rows(name, value, len(self))
         self._memory.keep(name, self._on.ids, to_device(value, CPU))

@@ -102,7 +102,7 @@ def check_models(what: str, models: Tensor, size: int, *leading: list[int | str]
     raise CoterieError(f"{what} must be {shapes}, for a model has {size} numbers, got {shape}")
 
 
-def check_kept(name: str, value: Tensor, clients: int) -> None:
+def check_kept_rows(name: str, value: Tensor, clients: int) -> None:
     """Refuse what is to be kept if it has not a row for each of so many clients."""
     if value.dim() == 0 or len(value) != clients:
         raise CoterieError(
