@@ -62,6 +62,21 @@ def test_the_outcome_tells_how_many_clients_are_in_each_cluster_also_where_who_i
         assert "  clusters  4: 2 2 2 2" in outcome_text(run)
 
 
+def test_the_outcome_tells_who_attacks_and_who_was_left_out():
+    data = coterie.load("rotated-digits", clients=8)
+    settings = {"attack": "boosted", "factor": 100, "attackers": 0.25, "screen": "norm"}
+    run = coterie.simulate(coterie.FedAvg(), *data, rounds=2, **settings)
+    text = outcome_text(run)
+    share = run.metrics["attackers_accuracy"]
+    assert f"  attackers 2 of 8 clients; {share:.2%} of their samples" in text
+    line = "  excluded  25.0% of the clients of the last round; precision 1.00, recall 1.00"
+    assert line in text
+    screened = coterie.simulate(coterie.FedAvg(), *data, rounds=2, screen="norm")
+    assert "  excluded  0.0% of the clients of the last round\n" in outcome_text(screened)
+    assert "attackers" not in outcome_text(screened)
+    assert "excluded" not in outcome_text(coterie.simulate(coterie.FedAvg(), *data, rounds=1))
+
+
 def test_where_samples_are_clustered_the_line_says_so(clock, capsys):
     shown = RunProgressBar("uifca on digits", rounds=1, done=0)
     shown.on_round(record(1) | {"counted": "samples"})

@@ -6,7 +6,7 @@ import pytest
 
 from coterie import IFCA, KFed
 from coterie.core.errors import SettingError
-from coterie.core.settings import setting
+from coterie.core.settings import Settings, added_settings, identifying_settings, setting
 from coterie.networks import Mlp
 
 
@@ -30,6 +30,19 @@ def test_a_setting_is_set_by_name_and_then_stays():
     assert mine.k == 3
     with pytest.raises(FrozenInstanceError):
         mine.k = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grown(Settings):
+    k: int = setting(2, "clusters")
+    clip: float = setting(0.5, "came later, with another default", added=True, before=0.0)
+    way: str = setting("plain", "came later", added=True)
+
+
+def test_what_was_added_is_known_by_what_it_was_before():
+    assert added_settings(Grown) == {"clip": 0.0, "way": "plain"}
+    assert identifying_settings(Grown(clip=0.0)) == {"k": 2}
+    assert identifying_settings(Grown(way="other")) == {"k": 2, "clip": 0.5, "way": "other"}
 
 
 def test_a_variant_may_give_a_setting_another_default_and_meaning():

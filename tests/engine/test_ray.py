@@ -1,6 +1,7 @@
 import os
 import sys
 import warnings
+from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -49,6 +50,9 @@ class Host:
     def collect(self, *arguments):
         return self.shard.collect(*arguments)
 
+    def mark_memory(self):
+        self.shard.mark_memory()
+
     def memory_tensors(self):
         return self.shard.memory_tensors()
 
@@ -93,6 +97,38 @@ def test_every_algorithm_gives_the_result_of_one_process(name, kept_actors):
     assert [r["answered"] for r in one.records] == [r["answered"] for r in other.records]
 
 
+@pytest.mark.parametrize("name", ["local", "ditto", "fpfc", "per-fedavg"])
+def test_what_clients_kept_in_the_best_round_is_gone_back_to_in_shards(name, kept_actors, tmp_path):
+    data, algorithm = checks.small_federation(), CASES[name]
+    held = replace(algorithm, lr=3.0) if hasattr(algorithm, "lr") else algorithm
+    settings = {"rounds": 9, "validation": 0.4, "checkpoint": 2}
+    one, other = (
+        coterie.simulate(
+            held, data, checks.task_for(held), folder=tmp_path / where, **of, **settings
+        )
+        for where, of in (("one", {}), ("shards", {"shards": 2}))
+    )
+    checks.assert_same(one, other)
+    assert one.best_round == other.best_round
+    assert one.metrics == pytest.approx(other.metrics, rel=1e-9)
+    settings["rounds"] = 12
+    more, others = (
+        coterie.simulate(
+            held,
+            data,
+            checks.task_for(held),
+            folder=tmp_path / where,
+            resume=True,
+            **of,
+            **settings,
+        )
+        for where, of in (("one", {}), ("shards", {"shards": 2}))
+    )
+    assert more.metrics == pytest.approx(others.metrics, rel=1e-9)
+    whole = coterie.simulate(held, data, checks.task_for(held), **settings)
+    assert more.metrics == whole.metrics
+
+
 def both(algorithm, data, **settings):
     """The same run in one process and in shards."""
     federation, task = data
@@ -116,7 +152,9 @@ def alike(one, other):
         coterie.IFCA(k=2, start="random", steps=2, stable=1),  # sends each its own model
         coterie.FeSEM(k=2, steps=2),  # the server assigns clusters
         coterie.OneShot(k=2, steps=2, fits=1, sample=4),
-        coterie.FPFC(steps=2),  # a row of its own for each client
+        coterie.FPFC(
+            steps=2, lambdas=2, path_rounds=4, stages=1
+        ),  # a row of its own for each client
         coterie.Ditto(steps=2),  # memory
     ],
     ids=lambda algorithm: type(algorithm).__name__,

@@ -10,7 +10,17 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 from coterie.core.clients import is_client_step
 from coterie.core.errors import CheckpointError, CoterieError
 from coterie.flower.wire import decode_packet
-from tests.flower.fake import DIGITS, IFCA, FakeGrid, alike, deployed, make_app, simulated, thirds
+from tests.flower.fake import (
+    DIGITS,
+    IFCA,
+    FakeGrid,
+    alike,
+    deployed,
+    make_app,
+    metrics_alike,
+    simulated,
+    thirds,
+)
 
 
 class Died(Exception):
@@ -101,7 +111,7 @@ def test_a_paused_run_goes_on_after_others_on_the_same_nodes(tmp_path, words):
     run = deployed(tmp_path, words, grid=grid, attempt="4", resume=True)
     other = simulated(words)
     alike(run, other)
-    assert run.metrics == pytest.approx(other.metrics, rel=1e-6)
+    assert metrics_alike(run.metrics, other.metrics, 1e-6)
 
 
 @pytest.mark.parametrize("words", [IFCA, ["fpfc", *DIGITS, "lam=0.5", "rounds=2"]])
@@ -134,3 +144,66 @@ def test_client_steps_run_on_nodes_and_nowhere_else(tmp_path, words, monkeypatch
             monkeypatch.setattr(kind, name, marked(getattr(kind, name)))
     deployed(tmp_path, words, grid=grid)
     assert set(places) == {1, 2, 3}
+
+
+OVERFITTING = {
+    "local": ["local", *DIGITS, "lr=4"],
+    "ditto": ["ditto", *DIGITS, "lr=4"],
+    "ifca": ["ifca", *DIGITS, "k=2", "lr=4"],
+}
+
+
+@pytest.mark.parametrize("name", OVERFITTING)
+def test_the_best_round_is_kept_on_nodes_too_and_gone_back_to(tmp_path, name):
+    words = [*OVERFITTING[name], "validation=0.4", "early_stopping=2", "checkpoint=2"]
+    other = simulated([*words, "rounds=40"])
+    assert other.ending == "early"
+    grid = FakeGrid(make_app(*words), thirds(tmp_path))
+    push = grid.push_messages
+
+    def die_after_the_best(messages):
+        names = push(messages)
+        if any(decode_packet(m.content).header.get("round") == other.best_round for m in messages):
+            raise Died
+        return names
+
+    grid.push_messages = die_after_the_best
+    with pytest.raises(Died):
+        deployed(tmp_path, [*words, "rounds=40"], grid=grid)
+    grid.push_messages = push
+    for attempt in ("2", "3"):  # the second time nothing is left to do
+        run = deployed(tmp_path, [*words, "rounds=40"], grid=grid, attempt=attempt, resume=True)
+        assert (run.best_round, run.rounds) == (other.best_round, other.rounds)
+        assert run.metrics == pytest.approx(other.metrics, rel=1e-6, abs=1e-6)
+        alike(run, other)
+    longer = deployed(tmp_path, [*words, "rounds=50"], grid=grid, attempt="4", resume=True)
+    assert longer.rounds > run.rounds  # it was trained on from its last round
+    losses = [r["metrics"]["validation_loss"] for r in longer.records]
+    assert longer.metrics["validation_loss"] == pytest.approx(min(losses), rel=1e-6)
+
+
+def test_lost_scores_do_not_make_a_round_the_best(tmp_path):
+    """Without the client that is served worst a mean is lower, and says nothing."""
+    words = ["ifca", *DIGITS, "k=2", "lr=0.01", "validation=0.4"]
+    other = simulated([*words, "rounds=6"])
+    ids = other.evaluation.validation.serving.ids
+    each = other.evaluation.validation.summary.clients["loss"]
+    worst = int(ids[each.argmax()])
+    grid = FakeGrid(make_app(*words), thirds(tmp_path))
+
+    deliver = grid.deliver
+
+    def lose_scores(node, name, reply):
+        header = decode_packet(grid.sent[-1][1].content).header
+        lost = header["do"] == "score" and header.get("part") == "validation"
+        if lost and header["rounds"] == 3 and node == worst // 2 + 1:
+            return
+        deliver(node, name, reply)
+
+    grid.deliver = lose_scores
+    run = deployed(
+        tmp_path, [*words, "rounds=6"], grid=grid, timeout=0.05, patience=0.2, quorum=0.5
+    )
+    found = [r["metrics"]["validation_loss"] for r in run.records]
+    assert min(found) == found[2]
+    assert run.best_round == other.best_round != 3

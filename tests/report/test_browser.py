@@ -12,6 +12,7 @@ import pytest
 from coterie.report.live_server import page_server
 from coterie.report.pages import write_page
 from coterie.report.run_page import render_run
+from coterie.report.template import share_library
 from tests.report.browser import CHROMIUM, Browser
 
 MakeRun = Callable[..., Path]
@@ -104,6 +105,26 @@ def test_charts_are_drawn_nothing_overlaps_and_the_console_is_silent(
     assert browser.errors == []
 
 
+def test_a_page_that_shares_its_library_says_where_that_is_missing(
+    make_run: MakeRun, browser: Browser, tmp_path: Path
+) -> None:
+    share_library(tmp_path)
+    page = tmp_path / "run" / "report.html"
+    page.parent.mkdir()
+    page.write_text(render_run(make_run(), library="../plotly.min.js"))
+    browser.errors.clear()
+    browser.look(DESKTOP)
+    browser.open(page.as_uri())
+    browser.wait(ALL_DRAWN)
+    assert browser.errors == []
+    hidden = "document.getElementById('bare').hidden"
+    assert browser.run(hidden)
+    (tmp_path / "plotly.min.js").unlink()
+    browser.open(page.as_uri())
+    assert not browser.run(hidden)
+    assert browser.run("document.querySelectorAll('#clients tbody tr').length") > 0
+
+
 def test_the_checks_see_an_error_and_an_overlap(browser: Browser, tmp_path: Path) -> None:
     page = tmp_path / "broken.html"
     page.write_text(
@@ -165,6 +186,30 @@ def test_slider_moves_the_clients_and_hover_names_them(
     assert "name " in browser.run(text)
     shown = "JSON.stringify(document.querySelector('#map .chart').data.map((t) => t.text))"
     assert "name &lt;b&gt;&amp;amp;&lt;/b&gt;<br>" in browser.run(shown)
+    assert browser.errors == []
+
+
+def test_attackers_have_a_red_edge_also_where_they_are_excluded(
+    make_run: MakeRun, visit: Callable[..., Browser]
+) -> None:
+    folder = make_run()
+    content = json.loads((folder / "clients.json").read_text())
+    content["clients"]["attacker"] = [i < 12 for i in range(80)]
+    (folder / "clients.json").write_text(json.dumps(content))
+    lines = (folder / "rounds.jsonl").read_text().splitlines()
+    rounds = [json.loads(line) | {"excluded": list(range(8, 16))} for line in lines]
+    (folder / "rounds.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rounds))
+    browser = visit(folder)
+    strokes = """
+      [...document.querySelectorAll('#map .points path')].map((p) => getComputedStyle(p).stroke)
+    """
+    assert browser.run(strokes).count("rgb(212, 58, 47)") == 12
+    legend = """
+      [...document.querySelectorAll('#map .legend i')].map((s) => getComputedStyle(s).color)
+    """
+    colours = browser.run(legend)
+    assert len(set(colours)) == len(colours) == 4
+    assert "rgb(212, 58, 47)" not in colours
     assert browser.errors == []
 
 

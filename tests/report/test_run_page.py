@@ -282,10 +282,24 @@ def test_worst_served_clients_come_first_with_their_cluster(make_run: MakeRun) -
     assert "The 10 clients with the lowest accuracy" in text
 
 
+def test_tables_say_who_attacks(make_run: MakeRun) -> None:
+    folder = make_run()
+    content = json.loads((folder / "clients.json").read_text())
+    content["clients"]["attacker"] = [i in (0, 4, 45) for i in range(80)]
+    (folder / "clients.json").write_text(json.dumps(content))
+    text = Elements(render_run(folder)).text
+    # Clients 0 and 4 are in cluster 1, with 22 others; 45 is in cluster 2.
+    assert "found clients attackers 3 0 1 2 samples" in text
+    assert re.search(r"found clients attackers .* 0 16 0 .* 1 24 2 .* 2 20 1 .* 3 20 0 ", text)
+    # The worst served: 0 attacks, 22 and 44 do not.
+    start = text.index("Worst-served clients")
+    assert "samples 0 80.0% 89.6% 1 0 yes 100 22 80.0% 90.1% 3 2 no 101 44" in text[start:]
+
+
 def test_worst_served_by_loss_where_there_is_no_accuracy(make_run: MakeRun) -> None:
     text = Elements(render_run(make_run(regression=True))).text
     # The loss is 0.3 + 0.1 cos(client), highest at client 0.
-    assert re.search(r"The 10 clients with the highest loss.* samples 0 0\.4 ", text)
+    assert re.search(r"The 10 clients with the highest training loss.* samples 0 0\.4 ", text)
 
 
 def test_pictures_are_shown_with_the_names_of_their_clients(make_run: MakeRun) -> None:

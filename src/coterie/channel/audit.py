@@ -72,6 +72,12 @@ class AuditedPopulation:
     def on_checkpoint(self, rounds: int) -> None:
         self.inner.on_checkpoint(rounds)
 
+    def on_best(self, rounds: int) -> None:
+        self.inner.on_best(rounds)
+
+    def go_to(self, rounds: int) -> None:
+        self.inner.go_to(rounds)
+
 
 def check_terms(fold: LinearFold[Any], label: str, call: Call, ids: Tensor, upload: Any) -> None:
     """Check what a linear fold says of its terms against what it makes of uploads."""

@@ -13,12 +13,15 @@ from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 
 from coterie.core.names import short_name
+from coterie.evaluation.metrics import metric_label
+from coterie.report.headline import metric_text
 
 if TYPE_CHECKING:
     from coterie.experiment.run import Run
     from coterie.experiment.sweeps import Tell
 
 SHOWN_CLUSTERS = 8  # more sizes than this do not fit a line
+MEASURES = ("auc", "balanced_accuracy", "log_loss", "r2", "rmse", "mae")  # beside the accuracy
 QUIET_SECONDS = 10.0  # between two lines where there is no terminal
 
 
@@ -74,9 +77,13 @@ class RunProgressBar:
         numbers = record["metrics"]
         for name in ("accuracy", "train_accuracy"):
             if name in numbers:
-                parts.append(f"{name.replace('_', ' ')} {numbers[name]:.1%}")
-        if not any("accuracy" in name for name in numbers) and "loss" in numbers:
+                parts.append(f"{metric_label(name)} {numbers[name]:.1%}")
+        if "r2" in numbers:
+            parts.append(f"R2 {numbers['r2']:.3f}")
+        elif not any("accuracy" in name for name in numbers) and "loss" in numbers:
             parts.append(f"loss {numbers['loss']:.4g}")
+        if record.get("best_round"):
+            parts.append(f"best round {record['best_round']}")
         what = " samples" if record.get("counted") == "samples" else ""
         if any(record["sizes"]):  # else nobody was asked in this round
             parts.append(f"clusters {sizes_text(record['sizes'])}{what}")
@@ -152,6 +159,44 @@ def tuned_text(run: Run, numbers: Mapping[str, float], prefix: str) -> str:
     return text if before is None else f"{text}; {before:.2%} of samples before"
 
 
+def kept_text(run: Run) -> str:
+    """Which round is kept, and why training ended before it was to."""
+    best = run.training.stopping.best
+    assert best is not None
+    text = f"round {best.round}, the best by validation loss ({best.loss:.4g})"
+    waited = run.settings.early_stopping
+    return f"{text}; {waited} evaluations brought no lower one" if run.ending == "early" else text
+
+
+def threat_lines(run: Run, numbers: Mapping[str, float], prefix: str) -> list[str]:
+    """Who attacks and how well they are served, and how many a screen left out in the end."""
+    lines, attackers = [], run.training.participants.attackers
+    count = len(run.federation)
+    if attackers is not None:
+        line = f"  attackers {int(attackers.sum())} of {count} clients"
+        theirs = numbers.get(f"attackers_{prefix}accuracy")
+        lines.append(line if theirs is None else f"{line}; {theirs:.2%} of their samples")
+    if "excluded" in numbers:
+        line = f"  excluded  {numbers['excluded']:.1%} of the clients of the last round"
+        if "detection_recall" in numbers:
+            line += f"; precision {numbers['detection_precision']:.2f}"
+            line += f", recall {numbers['detection_recall']:.2f}"
+        lines.append(line)
+    return lines
+
+
+def measure_lines(result: Mapping[str, Any], prefix: str) -> list[str]:
+    """What the predictions are worth by other measures, each beside the best constant."""
+    numbers, constant = result["metrics"], result.get("baseline") or {}
+    lines = []
+    for name in (f"{prefix}{measure}" for measure in MEASURES):
+        if name in numbers:
+            beside = f" ({metric_text(name, constant[name])} by a constant)"
+            text = f"{metric_text(name, numbers[name])}{beside if name in constant else ''}"
+            lines.append(f"  {metric_label(name):<9} {text}")
+    return lines
+
+
 def outcome_text(run: Run) -> str:
     """The outcome of a run in a few lines."""
     result, numbers = run.result, run.metrics
@@ -159,18 +204,25 @@ def outcome_text(run: Run) -> str:
     lines = [
         f"{names}: {result['rounds']} rounds, seed {result['seed']}, {result['seconds']:.1f} s"
     ]
+    if run.best_round is not None:
+        lines.append(f"  kept      {kept_text(run)}")
     prefix = "" if "loss" in numbers else "train_"
-    kind = prefix.replace("_", " ")
+    kind = "training " if prefix else ""
     if f"{prefix}accuracy_macro" in numbers:
         pooled, mean = numbers[f"{prefix}accuracy"], numbers[f"{prefix}accuracy_macro"]
-        lines.append(f"  {kind}accuracy  {pooled:.2%} of samples, {mean:.2%} as mean of clients")
+        constant = (result.get("baseline") or {}).get(f"{prefix}accuracy")
+        beside = "" if constant is None else f" ({constant:.2%} by a constant)"
+        text = f"{pooled:.2%} of samples, {mean:.2%} as mean of clients"
+        lines.append(f"  {kind}accuracy  {text}{beside}")
     if "tuned" in numbers:
         lines.append(f"  tuned     {tuned_text(run, numbers, prefix)}")
+    lines += measure_lines(result, prefix)
     if f"{prefix}loss" in numbers:
         lines.append(f"  {kind}loss      {numbers[f'{prefix}loss']:.4g}")
     count = len(run.federation)
     if run.evaluation.scored < count and not run.federation.unseen:
         lines.append(f"  scored    {run.evaluation.scored} of {count} clients")
+    lines += threat_lines(run, numbers, prefix)
     if "distance" in numbers:
         lines.append(
             f"  distance  {numbers['distance']:.4g} one to one, "

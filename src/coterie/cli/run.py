@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,8 @@ from coterie.core.names import short_name
 
 if TYPE_CHECKING:
     from coterie.experiment.plan import Plan
+
+FAILED = 1  # exit code of a run whose models are no longer finite
 
 
 def add_run(commands: Any) -> None:
@@ -79,7 +82,9 @@ def run_command(options: argparse.Namespace) -> int:
     for tracker in trackers:
         tracker.end(done.result)
     print(to_json(done.result) if options.json else outcome_text(done))
-    return 0
+    if done.failure:
+        print(f"coterie: {done.failure}", file=sys.stderr)
+    return FAILED if done.failure else 0
 
 
 def find_plan(options: argparse.Namespace) -> tuple[Plan, Path | None, dict[str, Any]]:

@@ -34,7 +34,7 @@ OTHER_NAMES = {
     "network": "model net architecture arch module estimator",
     "train_share": "trainsize trainfraction trainratio testsize testfraction testshare split",
     "validation": "validationshare validationfraction validationsize valsize holdout",
-    "patience": "earlystopping earlystoppingrounds niternochange",
+    "early_stopping": "earlystoppingrounds niternochange stopafter stoppingrounds patience",
     "metric": "scoring score measure metrics evalmetric criterion",
     "mu": "proximal proximalmu proxmu",
     "lam": "lambda lambda1",

@@ -87,6 +87,12 @@ class Population(Protocol):
     def on_checkpoint(self, rounds: int) -> None:
         """The checkpoint of the run now holds so many rounds."""
 
+    def on_best(self, rounds: int) -> None:
+        """The best state so far is that after so many rounds, and may be gone back to."""
+
+    def go_to(self, rounds: int) -> None:
+        """What clients keep, `memory` included, is from now on what it was after these rounds."""
+
 
 class RoundClients:
     """Some clients of a population in one round: what an algorithm sees."""

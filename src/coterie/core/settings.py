@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, field, fields
+from dataclasses import MISSING, asdict, field, fields
 from typing import Any, Self
 
 from coterie.core.errors import SettingError, did_you_mean
@@ -12,10 +12,18 @@ SCALARS = (bool, int, float, str)  # what a setting can be
 Rule = Callable[[object, str], None]  # refuses a value of the named setting, see core/validate.py
 
 
-def setting(default: Any, meaning: str, rule: Rule | None = None, *, added: bool = False) -> Any:
+def setting(
+    default: Any,
+    meaning: str,
+    rule: Rule | None = None,
+    *,
+    added: bool = False,
+    before: Any = MISSING,
+) -> Any:
     """A field of a settings class; `coterie describe` prints what it means.
 
-    A setting that was `added` later is not in the folders of earlier runs: these had its default.
+    A setting that was `added` later is not in the folders of earlier runs: these had its default,
+    or what it was `before`.
 
     >>> from dataclasses import dataclass
     >>> from coterie.core.validate import at_least
@@ -31,18 +39,21 @@ def setting(default: Any, meaning: str, rule: Rule | None = None, *, added: bool
     """
     choices = getattr(rule, "choices", ())
     text = f"{meaning} ({', '.join(choices)})" if choices else meaning
-    return field(default=default, metadata={"meaning": text, "rule": rule, "added": added})
+    metadata = {"meaning": text, "rule": rule}
+    if added:
+        metadata["before"] = default if before is MISSING else before
+    return field(default=default, metadata=metadata)
 
 
 def added_settings(owner: type) -> dict[str, Any]:
-    """The settings of a class that were added later, with their defaults."""
-    return {f.name: f.default for f in fields(owner) if f.metadata.get("added")}
+    """The settings of a class that were added later, with what they were before."""
+    return {f.name: f.metadata["before"] for f in fields(owner) if "before" in f.metadata}
 
 
 def identifying_settings(settings: Any) -> dict[str, Any]:
     """The settings by which a run is known, so that one of before is known by the same.
 
-    Those that were added later are left out where they have their default.
+    Those that were added later are left out where they are as before.
     """
     added = added_settings(type(settings))
     values: dict[str, Any] = asdict(settings)

@@ -80,6 +80,10 @@ class Shard:
         ours = [str(w.message) for w in caught if issubclass(w.category, CoterieWarning)]
         return ShardReply(ids, total, heard.traffic, ours)
 
+    def mark_memory(self) -> None:
+        """Hold on to what these clients keep now."""
+        self.memory.mark()
+
     def memory_tensors(self) -> dict[str, Tensor]:
         """What these clients keep."""
         return self.memory.to_tensors()
@@ -110,6 +114,18 @@ class ShardedMemory:
     def keep(self, name: str, ids: Tensor, value: Tensor) -> None:
         self.fetch()
         self.copy.keep(name, ids, value)
+
+    def mark(self) -> None:
+        """Each shard holds on to its own, so that nothing has to be sent."""
+        if self.current:
+            self.copy.mark()
+        if not self.copy.changed:  # else the shards are sent it with the rest
+            for actor in self.actors:
+                get_result(actor.mark_memory.remote())
+
+    def exchange(self) -> None:
+        self.fetch()
+        self.copy.exchange()
 
     def to_tensors(self) -> dict[str, Tensor]:
         self.fetch()
@@ -228,6 +244,12 @@ class RayClients:
     def on_checkpoint(self, rounds: int) -> None:
         """A checkpoint holds so many rounds; no actor needs to know."""
 
+    def on_best(self, rounds: int) -> None:
+        """The best state so far is that after so many rounds; no actor needs to know."""
+
+    def go_to(self, rounds: int) -> None:
+        """Clients are as they were after so many rounds; no actor needs to know."""
+
     def __enter__(self) -> RayClients:
         return self
 
@@ -242,7 +264,7 @@ class RayClients:
             self.memory.fetch()
         for actor in self.actors:
             ray.kill(actor)
-        self.actors = []
+        self.actors, self.memory.actors = [], []
 
 
 def connect(address: str, shards: int) -> Any:

@@ -93,6 +93,20 @@ class Simulator:
             chunking=self.chunking,
         )
 
+    def with_task(self, task: Task) -> Simulator:
+        """The same samples for another task over the same network, to score models at it."""
+        return Simulator(
+            self.samples,
+            task,
+            seed=self.seed,
+            first=self.first,
+            population=self.population,
+            memory=self.memory,
+            device=self.device,
+            locate=self.locate,
+            chunking=self.chunking,
+        )
+
     @property
     def ids(self) -> Tensor:
         """The ids of all clients."""
@@ -197,6 +211,12 @@ class Simulator:
 
     def on_checkpoint(self, rounds: int) -> None:
         """A checkpoint holds so many rounds; nobody here needs to know."""
+
+    def on_best(self, rounds: int) -> None:
+        """The best state so far is that after so many rounds; nobody here needs to know."""
+
+    def go_to(self, rounds: int) -> None:
+        """Clients are as they were after so many rounds; nobody here needs to know."""
 
 
 # What lies on a device is shared by all simulators of the same samples, as those of several copies

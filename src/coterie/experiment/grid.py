@@ -62,12 +62,33 @@ class Copy:
         self.train_loss = loss if math.isfinite(loss) else math.inf
 
     @property
+    def validation_loss(self) -> float | None:
+        """The lowest validation loss of its rounds; None without a validation part."""
+        best = self.run.training.stopping.best
+        return None if best is None else best.loss
+
+    @property
+    def badness(self) -> float:
+        """What copies are compared by: the validation loss, or without one that of training."""
+        return self.train_loss if self.validation_loss is None else self.validation_loss
+
+    @property
+    def losses(self) -> dict[str, float | None]:
+        """The losses that tell how good this copy is; None of one that has diverged."""
+        found = {"train_loss": self.train_loss}
+        if self.validation_loss is not None:
+            found = {"validation_loss": self.validation_loss, **found}
+        return dict.fromkeys(found) if self.diverged else dict(found)
+
+    @property
     def result(self) -> dict[str, Any]:
         """What `result.json` says of this copy."""
+        kept = self.run.best_round
         return {
             **self.point,
             "start": self.start,
-            "train_loss": None if self.diverged else self.train_loss,
+            **({} if kept is None else {"rounds": self.run.rounds, "best_round": kept}),
+            **self.losses,
             "diverged": self.diverged or None,
             "metrics": {} if self.diverged else self.run.metrics,
         }
@@ -148,6 +169,11 @@ class Grid:
         return [copy for copy in self.copies if not copy.diverged]
 
     @property
+    def going(self) -> list[Copy]:
+        """The copies that have rounds left to do."""
+        return [copy for copy in self.live if not copy.run.training.over]
+
+    @property
     def rounds(self) -> int:
         """Rounds done."""
         return max(copy.run.rounds for copy in self.copies)
@@ -178,11 +204,10 @@ class Grid:
         with locked, closing(self.threads), adaptive_threads(self.settings.threads):
             if first.state is None:
                 self._begin()
-            if self.folder is not None and self.rounds < self.settings.rounds:
+            if self.folder is not None and self.going:
                 self.folder.remove_outcome()
-            while self.rounds < self.settings.rounds and not first.stopped:
-                self._do_round()
-                first = self.live[0].run
+            while self.going and not first.stopped:
+                first = self._do_round()
                 error = first.tell(on_round, first.records[-1])
             try:
                 return self._end()
@@ -199,22 +224,29 @@ class Grid:
             raise
         self._save_checkpoint()
 
-    def _do_round(self) -> None:
-        self._all(lambda copy: copy.run.training.do_round())
-        record = self.live[0].run.records[-1]
-        for copy in self.live:
+    def _do_round(self) -> Run:
+        """Do a round of all copies that go on; the first of these that is left."""
+        going = self.going
+        self._all(lambda copy: copy.run.training.do_round(), going)
+        record = going[0].run.records[-1]
+        for copy in going:
             if not copy.run.training.health.finite:
                 copy.diverged = copy.run.rounds
         self._append(record)
         if not self.live:
+            if self.folder is not None:
+                self.folder.write_report()
             raise CoterieError(
                 f"all {len(self.copies)} copies have diverged by round {self.rounds}; "
                 "a smaller lr may help"
             )
+        return next((copy.run for copy in going if not copy.diverged), going[0].run)
 
     def _end(self) -> Run:
+        if self.folder is not None and self.folder.rounds_saved < self.rounds:
+            self._save_checkpoint()
         self._all(Copy.evaluate)
-        best = min(self.live, key=lambda copy: copy.train_loss)
+        best = min(self.live, key=lambda copy: copy.badness)
         self._choose(best)
         return best.run
 
@@ -228,9 +260,9 @@ class Grid:
         first = self.copies[0].run.fingerprint_with(rounds)
         return json_digest([first, {n: list(v) for n, v in self.values.items()}])
 
-    def _all(self, job: Callable[[Copy], object]) -> None:
-        """Do something with every copy that goes on, in step."""
-        live, known = self.live, len(self.warnings)
+    def _all(self, job: Callable[[Copy], object], copies: Sequence[Copy] = ()) -> None:
+        """Do something with some copies in step, or with all that have not diverged."""
+        live, known = copies or self.live, len(self.warnings)
 
         def record(text: str) -> bool:
             """What every copy says is said once."""
@@ -250,16 +282,15 @@ class Grid:
         """Make the folder and the outcome those of the best copy."""
         run = best.run
         run.chosen = {
-            "chosen": {**best.point, "start": best.start, "train_loss": best.train_loss},
+            "chosen": {**best.point, "start": best.start, **best.losses},
             "copies": [copy.result for copy in self.copies],
         }
+        run.training.outcome.add_quality()
         reached = [copy.run.metrics for copy in self.live if "success" in copy.run.metrics]
         if reached:
             # The IFCA paper calls a trial successful when any of its copies is.
             run.metrics["success_any"] = max(each["success"] for each in reached)
             run.metrics["success_any_nearest"] = max(each["success_nearest"] for each in reached)
-        if self.folder is not None and self.folder.rounds_saved < self.rounds:
-            self._save_checkpoint()
         for text in run.warnings:
             warnings.warn(text, CoterieWarning, stacklevel=2)
         run.warnings.extend(self.warnings)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from coterie.core.errors import CoterieWarning
 
+LOSSES = ("loss", "train_loss", "validation_loss")
 COLLAPSED_ROUNDS = 10  # rounds that one cluster may hold almost everybody before a warning
 
 
@@ -27,7 +28,7 @@ class HealthMonitor:
         self.lockstep = lockstep
         self.warnings: list[str] = []
         self.collapsed = 0  # rounds in a row in which one cluster held almost everybody
-        self.finite = True  # whether the models were finite after the last round
+        self.finite = True  # whether the models were finite after the last round, by all checks
 
     def record_warnings(self) -> AbstractContextManager[None]:
         """Record the warnings of coterie that are raised inside; each is shown at once."""
@@ -68,8 +69,15 @@ class HealthMonitor:
         self.finite = all(bool(torch.isfinite(tensor).all()) for tensor in floats)
         self._check_finite(self.finite)
 
-    def check_metrics(self, numbers: Mapping[str, float]) -> None:
-        """Warn if a metric is no longer finite."""
+    def check_metrics(self, numbers: Mapping[str, float], *, infinite: bool = False) -> None:
+        """Warn if a metric is no longer finite.
+
+        A loss that is not a number, or with `infinite` too large for one, says that models are not
+        finite, also those that no state holds, for clients keep them.
+        """
+        losses = [numbers[name] for name in LOSSES if name in numbers]
+        lost = any(math.isnan(loss) or (infinite and math.isinf(loss)) for loss in losses)
+        self.finite = self.finite and not lost
         self._check_finite(all(map(math.isfinite, numbers.values())))
 
     def _check_finite(self, finite: bool) -> None:

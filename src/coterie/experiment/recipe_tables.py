@@ -23,6 +23,7 @@ from coterie.experiment.rates import EachEntry
 from coterie.report.text_tables import markdown_table
 
 Number = tuple[float, float]  # mean and standard deviation over seeds
+NOTHING = "-"  # the cell of what was not measured
 
 
 @dataclass(frozen=True)
@@ -42,9 +43,13 @@ class Pivot:
     def markdown(
         self, entries: Sequence[EachEntry], numbers: Mapping[str, Mapping[str, Number]]
     ) -> str:
-        """The table in Markdown, by the numbers of entries; a dash where nothing was measured."""
+        """The table in Markdown, by the numbers of entries; a dash where nothing was measured.
+
+        Rows and columns of dashes only are left out.
+        """
         cells: dict[Any, dict[Any, str]] = {}
         columns: dict[Any, None] = {}
+        known: set[Any] = set()
         for entry in entries:
             values = entry.values
             if not {self.rows, self.columns} <= set(values):
@@ -52,11 +57,16 @@ class Pivot:
             if any(values.get(name) != wanted for name, wanted in self.only.items()):
                 continue
             row, column = values[self.rows], values[self.columns]
+            found = self.cell(numbers.get(entry.name))
+            if found != NOTHING:
+                known.add(column)
+                cells.setdefault(row, {})[column] = found
             columns[column] = None
-            cells.setdefault(row, {})[column] = self.cell(numbers.get(entry.name))
-        head = ["", *map(str, columns)]
+        shown = [column for column in columns if column in known]
+        head = ["", *map(str, shown)]
         lines = [
-            [str(row), *(own.get(column, "-") for column in columns)] for row, own in cells.items()
+            [str(row), *(own.get(column, NOTHING) for column in shown)]
+            for row, own in cells.items()
         ]
         table = markdown_table(head, lines)
         return f"{self.title}\n\n{table}" if self.title else table
@@ -64,9 +74,9 @@ class Pivot:
     def cell(self, numbers: Mapping[str, Number] | None) -> str:
         """What is told of an entry; of one that ran, but not to numbers, that it diverged."""
         if numbers is None:
-            return "-"
-        if self.metric not in numbers:
-            return "diverged"
+            return NOTHING
+        if self.metric not in numbers:  # a run with a loss has no such metric
+            return NOTHING if {"loss", "train_loss"} & set(numbers) else "diverged"
         mean, deviation = numbers[self.metric]
         text = f"{100 * mean:.1f}" if self.percent else f"{mean:.2f}"
         if deviation > self.spread:

@@ -59,6 +59,12 @@ class PlainRunSettings(Settings):
         below_one,
         added=True,
     )
+    early_stopping: int = setting(
+        0,
+        "evaluations without a lower validation loss after which training ends; 0: it does not",
+        at_least(0),
+        added=True,
+    )
     finetune: int = setting(
         0,
         "local epochs after the last round, by which each client makes a model of its own; 0: none",
@@ -135,7 +141,7 @@ class RunSettings(DefenceSettings, AttackSettings, PlainRunSettings):
 # An algorithm or data of a user's own may have settings of these names, if nobody attacks.
 ATTACK_OPTIONS = frozenset(field.name for field in fields(AttackSettings)) - {"attack"}
 # Data that split themselves have this setting in place of the run.
-YIELDED = ATTACK_OPTIONS | {"validation"}
+YIELDED = ATTACK_OPTIONS | {"validation", "early_stopping"}
 
 
 def check_attack_given(given: Collection[str]) -> None:
@@ -282,6 +288,8 @@ def convert_setting(setting: Setting, text: str) -> Any:
         if text.lower() in ("true", "false"):
             return text.lower() == "true"
         raise SettingError(f"`{setting.name}` must be true or false, got {text}")
+    if setting.type == (int | str):  # a whole number, or else a word
+        return int(text) if text.isdecimal() else text
     kinds = {int: "a whole number", float: "a number", str: "text"}
     try:
         value = setting.type(text)

@@ -21,6 +21,7 @@ from coterie.experiment.folder import RunFolder
 from coterie.experiment.forked_runs import CAN_FORK, ForkServer, RunProcess, python_command
 from coterie.experiment.plan import complete_settings, make_plan
 from coterie.files import read_json
+from coterie.report.template import share_library
 from coterie.tensors.threads import available_cores
 
 POLL_SECONDS = 0.2
@@ -40,12 +41,14 @@ class Job:
 
     @property
     def result(self) -> dict[str, Any] | None:
-        """The outcome, if all rounds are done."""
+        """The outcome, if all rounds are done, or training has ended before."""
         try:
             result: dict[str, Any] | None = read_json(self.folder / "result.json")
-            wanted = RunFolder(self.folder).config["settings"]["rounds"] if result else 0
-            return None if result is None or result["rounds"] < wanted else result
-        except (CoterieError, OSError, ValueError, KeyError, TypeError):
+            if result is None or result.get("ending"):
+                return result
+            rounds = RunFolder(self.folder).config["settings"]["rounds"]
+            return None if result["rounds"] < rounds else result
+        except (CoterieError, OSError, ValueError, KeyError, TypeError, AttributeError):
             return None  # damaged: the run that goes on says what, or writes it anew
 
     @property
@@ -119,6 +122,8 @@ def run_jobs(jobs: Sequence[Job], *, workers: int = 0, tell: Tell | None = None)
     waiting = [job for job in jobs if job.result is None]
     # Only runs that go on are looked at again: the files of the others do not change.
     rounds = {job: total if job.result else job.rounds_done for job, total in totals.items()}
+    for place in {job.folder.parent for job in waiting}:
+        share_library(place)
     workers = min(workers or available_cores(), max(1, len(waiting)))
     threads = thread_limits(workers)
     server = ForkServer(threads) if CAN_FORK and len(waiting) > workers else None
@@ -133,7 +138,9 @@ def run_jobs(jobs: Sequence[Job], *, workers: int = 0, tell: Tell | None = None)
             else:
                 server.listen(POLL_SECONDS)
             rounds |= {worker.job: worker.job.rounds_done for worker in running}
-            failed += [worker for worker in running if worker.process.poll() not in (None, 0)]
+            ended = [worker for worker in running if worker.process.poll() not in (None, 0)]
+            # A run that is no longer finite says so by its exit code, and has an outcome.
+            failed += [worker for worker in ended if worker.job.result is None]
             running = [worker for worker in running if worker.process.poll() is None]
             if tell is not None:
                 finished = len(jobs) - len(waiting) - len(running) - len(failed)

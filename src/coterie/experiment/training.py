@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,8 +27,10 @@ from coterie.core.sampling import Sampling
 from coterie.core.state import annotated_state, describe_state, rebuild_state, state_tensors
 from coterie.core.task import Task
 from coterie.evaluation.evaluator import Evaluator
-from coterie.evaluation.metrics import FIXED_METRICS
+from coterie.evaluation.metrics import FIXED_METRICS, OF_PROBABILITIES
+from coterie.evaluation.quality import quality_metrics
 from coterie.experiment.checkpoint import Checkpoint
+from coterie.experiment.early_stopping import BestRound, EarlyStopping
 from coterie.experiment.finetuning import make_fine_tuning
 from coterie.experiment.folder import Record
 from coterie.experiment.health import HealthMonitor
@@ -39,10 +41,18 @@ from coterie.experiment.threats import detection_scores, largest_share
 from coterie.report.map_frames import MapFrames, frame_rounds
 
 
+class LastRound(NamedTuple):
+    """What the last round left, while the state is that of the best one."""
+
+    state: Any  # of the algorithm
+    own_metrics: dict[str, float]
+
+
 class Training:
     """Trains on a population of clients, round by round, and evaluates on the way.
 
-    A copy of a run in `lockstep` with others leaves no frames of the map.
+    Where clients hold out a validation part, what is left in the end is the state of the best round
+    (`keep_best`). A copy of a run in `lockstep` with others leaves no frames of the map.
     """
 
     def __init__(
@@ -63,6 +73,7 @@ class Training:
         self.settings = settings
         self.sampling = sampling  # of participants; None: as the settings say
         self.start = start  # which of several independent starts it is
+        self.lockstep = lockstep
         self.initial = initial  # [j, d] the models to begin with; None: those of the task
         due = set[int]() if lockstep else frame_rounds(settings.rounds, settings.evaluate)
         self.frames = MapFrames(self.federation.cluster, due)
@@ -74,6 +85,8 @@ class Training:
         self.health = HealthMonitor(lockstep=lockstep)
         self.bytes = ByteMeter()
         self.own_metrics: dict[str, float] = {}  # the last of each that the algorithm told
+        self.stopping = EarlyStopping(settings.early_stopping)
+        self.last: LastRound | None = None  # None: the state is that of the last round
         self.start_bytes = [0, 0]  # down and up, before round 1
         self.start_seconds = 0.0
         self.teachers: list[int] = []  # the clients whose training made the first models
@@ -141,8 +154,44 @@ class Training:
             self._outcome = Outcome(self.evaluator, self.state, self.own_metrics)
         return self._outcome
 
+    @property
+    def diverged(self) -> bool:
+        """Whether training has failed: models are no longer finite, and nobody attacks them."""
+        return not self.health.finite and self.settings.attack == "none"
+
+    @property
+    def over(self) -> bool:
+        """Whether there is no round to do any more."""
+        done = len(self.records) >= self.settings.rounds
+        return done or self.diverged or self.stopping.over
+
+    @property
+    def best_round(self) -> int | None:
+        """The best round so far by the validation loss; None without a validation part."""
+        return None if self.stopping.best is None else self.stopping.best.round
+
+    def keep_best(self) -> None:
+        """Let the state be that of the best round, and clients remember what they did then."""
+        best = self.stopping.best
+        if best is not None and self.last is None and best.round < len(self.records):
+            self.last = LastRound(self.state, self.own_metrics)
+            self._exchange(best.state, best.own_metrics, best.round)
+
+    def return_to_last(self) -> None:
+        """Let the state be that of the last round again, to go on from."""
+        if self.last is not None:
+            state, own_metrics = self.last
+            self.last = None
+            self._exchange(state, own_metrics, len(self.records))
+
+    def _exchange(self, state: Any, own_metrics: dict[str, float], rounds: int) -> None:
+        self.state, self.own_metrics, self._outcome = state, own_metrics, None
+        self.population.memory.exchange()
+        self.population.go_to(rounds)
+
     def do_round(self) -> Record:
         """Do the next round and keep its record."""
+        self.return_to_last()
         began = time.perf_counter()
         t, warned = len(self.records), len(self.health.warnings)
         self._outcome = None
@@ -159,18 +208,23 @@ class Training:
         if t + 1 == self.settings.rounds or (t + 1) % self.settings.evaluate == 0:
             with self.health.record_warnings():
                 metrics, by_cluster = self._evaluate(t + 1)
-                self.health.check_metrics(metrics)
+                # An infinite loss comes before models that are: only in the end nothing follows it.
+                last = t + 1 == self.settings.rounds and self.task.predicts
+                self.health.check_metrics(metrics, infinite=last)
             scored = self.outcome.evaluation.scored
         own = algorithm_metrics(self.algorithm, info, metrics)
         excluded = self._excluded(info)
         own |= self._threat_metrics(clients.ids, info, excluded)
         counted, sizes = self._sizes(info)
         self.own_metrics |= own
+        if scored is not None:
+            self._compare(t + 1)
         record = {
             "round": t + 1,
             "seconds": time.perf_counter() - began,
             "metrics": metrics | own,
             "by_cluster": by_cluster,
+            **({} if self.best_round is None else {"best_round": self.best_round}),
             "sizes": sizes,
             "counted": counted,
             "moves": moves,
@@ -185,6 +239,16 @@ class Training:
         }
         self.records.append(record)
         return record
+
+    def _compare(self, number: int) -> None:
+        """Compare the state after so many rounds with the best one, by the validation loss."""
+        validation = self.outcome.evaluation.validation
+        if validation is None or not self.health.finite:
+            return
+        sizes = self.evaluator.scorer.sizes("validation")
+        if self.stopping.watch(number, validation, sizes, self.state, self.own_metrics):
+            self.population.memory.mark()
+            self.population.on_best(number)
 
     def _sizes(self, info: Info) -> tuple[str, list[int]]:
         """What is counted, clients or samples, and how many of these each cluster has.
@@ -250,13 +314,22 @@ class Training:
         if number in self.frames.due and not self.evaluator.withheld:
             self.frames.add(number, *self.evaluator.map(found), cluster)
         metrics = self.evaluator.metrics(evaluation, cluster)
+        if self.settings.metric in OF_PROBABILITIES:
+            metrics |= quality_metrics(self.evaluator.quality(evaluation))
         return metrics, self.evaluator.by_cluster(evaluation)
 
     def to_checkpoint(self, run: str) -> Checkpoint:
         """All that the run with the fingerprint `run` needs to go on from here, bit for bit."""
+        if self.last is not None:  # a copy that has come to its end before the others
+            self.return_to_last()
+            checkpoint = self.to_checkpoint(run)
+            self.keep_best()
+            return checkpoint
         tensors = {f"state.{path}": tensor for path, tensor in state_tensors(self.state).items()}
         tensors |= self.population.memory.to_tensors()
         tensors["cluster"] = self.cluster
+        stopping, stopping_notes = self.stopping_checkpoint()
+        tensors |= stopping
         notes = {
             "state": describe_state(self.state, self.algorithm),
             "bytes": [[*key, count] for key, count in self.bytes.parts.items()],
@@ -266,8 +339,30 @@ class Training:
             "metrics": self.own_metrics,
             "collapsed": self.health.collapsed,
             "warnings": self.health.warnings,
+            **({} if self.health.finite else {"finite": False}),
+            **stopping_notes,
         }
         return Checkpoint(len(self.records), run, tensors, notes)
+
+    def stopping_checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """The best round as tensors and notes; nothing where there is none."""
+        stopping = self.stopping
+        best = stopping.best
+        if best is None:
+            return {}, {}
+        held = state_tensors(best.state)
+        tensors = {f"best.{path}": tensor for path, tensor in held.items()}
+        tensors |= {"validation.losses": stopping.losses, "validation.heard": stopping.heard}
+        notes = {
+            "state": describe_state(best.state, self.algorithm),
+            "round": best.round,
+            "loss": best.loss,
+            "scored": best.scored,
+            "metrics": best.own_metrics,
+            "waited": stopping.waited,
+            "rounds": self.settings.rounds,  # that the run was to have
+        }
+        return tensors, {"best": notes}
 
     def restore(self, checkpoint: Checkpoint, records: list[Record]) -> None:
         """Go on from a checkpoint and the records of the rounds before it."""
@@ -284,7 +379,23 @@ class Training:
         self.own_metrics = notes.get("metrics", {})
         self.health.collapsed = notes["collapsed"]
         self.health.warnings = notes["warnings"]
+        self.health.finite = notes.get("finite", True)
         self.population.memory.restore(tensors)
+        self.population.go_to(len(records))
+        if "best" in notes:
+            self._restore_best(tensors, notes["best"])
+        if self.over:
+            self.keep_best()
+
+    def _restore_best(self, tensors: dict[str, Tensor], notes: dict[str, Any]) -> None:
+        state = rebuild_state(notes["state"], tensors, self.algorithm, "best")
+        parts = notes["round"], notes["loss"], notes["scored"], state, notes["metrics"]
+        stopping = self.stopping
+        stopping.best, stopping.waited = BestRound(*parts), notes["waited"]
+        stopping.losses, stopping.heard = tensors["validation.losses"], tensors["validation.heard"]
+        self.population.on_best(notes["round"])
+        if notes["rounds"] != self.settings.rounds:
+            stopping.go_on()
 
 
 def algorithm_metrics(algorithm: Any, info: Info, metrics: Mapping[str, float]) -> dict[str, float]:

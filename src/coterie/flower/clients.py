@@ -57,6 +57,8 @@ class Network:
         self.began = -1  # rounds done when this attempt began; -1: it begins anew
         self.rounds_done = 0
         self.rounds_saved = 0  # that the server's checkpoint holds
+        self.best = 0  # rounds after which the state was best so far
+        self.best_saved = 0  # the same when the checkpoint was written
         self.exchanges = 0  # of steps that train, in this attempt
         self.outliers = OutlierFilter(app.network.outlier)
         node = next(iter(roster.nodes.values()))  # they all have samples of one kind
@@ -159,8 +161,11 @@ class Network:
                 "exchange": self.exchanges,
                 "rounds": self.rounds_done,
                 "saved": self.rounds_saved,
+                "best": [self.best_saved, self.best],
             }
-            return Packet({**common, **header}, {"ids": own, "kept": self.kept(own), **tensors})
+            return Packet(
+                {**common, **header}, {"ids": own, "kept": self.last_kept(own), **tensors}
+            )
 
         def accept(own: Tensor, reply: Packet) -> NodeReply:
             found = read(own, reply)
@@ -176,7 +181,7 @@ class Network:
             emit_warning(f"the reply of client {self.names[i]} is refused: {reason}")
         self.roster.mailbox.counts["refused"] += len(refused)
 
-    def kept(self, ids: Tensor) -> Tensor:
+    def last_kept(self, ids: Tensor) -> Tensor:
         """When clients last kept something, as rounds done by then and one; 0: never."""
         known = self.memory.remembers(WHEN_KEPT, ids)
         found = torch.zeros_like(ids)
@@ -184,7 +189,15 @@ class Network:
 
     def on_checkpoint(self, rounds: int) -> None:
         """Nodes are told with the next message what they may forget."""
-        self.rounds_saved = rounds
+        self.rounds_saved, self.best_saved = rounds, self.best
+
+    def on_best(self, rounds: int) -> None:
+        """Nodes are told with the next message what they must not forget."""
+        self.best = rounds
+
+    def go_to(self, rounds: int) -> None:
+        """Clients are asked as they were after so many rounds."""
+        self.rounds_done = rounds
 
     def notes(self) -> dict[str, Any]:
         """What happened since this was last asked, for the record of a round."""

@@ -107,14 +107,18 @@ class RunMemory:
         place = rounds, exchange
         self._load(memory, [v for v in self._usable() if v.step[:2] <= place])
 
-    def write(self, memory: ClientMemory, step: StepNumber, saved: int) -> None:
-        """Keep `memory` as that after a step; the server has a checkpoint of `saved` rounds."""
+    def write(self, memory: ClientMemory, step: StepNumber, *needed: int) -> None:
+        """Keep `memory` as that after a step.
+
+        `needed` are numbers of rounds that the server may go back to: the rounds that its
+        checkpoint holds, which come first, and those after which the state was best.
+        """
         tensors = {f"rows.{name}": rows.contiguous() for name, rows in memory.rows.items()}
         tensors |= {f"known.{name}": known for name, known in memory.known.items()}
         path = self.folder / f"{step.rounds:08d}-{step.exchange:08d}-{step.attempt}.safetensors"
         write_atomically(path, lambda file: safetensors.torch.save_file(tensors, file))
         memory.changed = False
-        self._remove_old(saved)
+        self._remove_old(*needed)
 
     def finish(self) -> None:
         """The run is over: its folder may go when another run begins."""
@@ -122,15 +126,17 @@ class RunMemory:
         if known is not None:
             mark(self.folder, self.run, finished=True)
 
-    def _remove_old(self, saved: int) -> None:
+    def _remove_old(self, saved: int, *best: int) -> None:
         """Remove the versions that nothing goes back to.
 
-        What stays: the last two, the last of every round that the checkpoint does not hold, and the
-        last that it does.
+        What stays: the last two, the last of every round that the checkpoint does not hold, the
+        last that it does, and the last of the best rounds.
         """
         versions = self._versions()
         last_of = {version.step.rounds: version for version in versions}
-        held = [last for rounds, last in last_of.items() if rounds <= saved][-1:]
+        held: list[Version] = []
+        for needed in (saved, *best):
+            held += [last for rounds, last in last_of.items() if rounds <= needed][-1:]
         later = [last for rounds, last in last_of.items() if rounds > saved]
         for old in set(versions) - {*versions[-2:], *held, *later}:
             old.path.unlink()

@@ -78,7 +78,7 @@ class NodeSteps:
             parts = self.train(call, fold, step, memory, before)
             kept = node.memory.changed
             if kept:
-                memory.write(node.memory, step, packet.get("saved", int))
+                memory.write(node.memory, step, packet.get("saved", int), *read_best(packet))
             self.last = key, to_answer(call, fold, parts, kept)
         return self.last[1]
 
@@ -154,6 +154,14 @@ def to_answer(
     if isinstance(fold, Stacked):
         return StepAnswer(fold.finish(total, call.message)._asdict(), lost, kept)
     return StepAnswer(sums_to_send(fold, total), lost, kept)
+
+
+def read_best(packet: Packet) -> list[int]:
+    """The rounds after which the state of the run was best, which it may go back to."""
+    best: list[int] = packet.get("best", list)
+    if not all(type(rounds) is int for rounds in best):
+        raise BadPacket("the best rounds must be whole numbers")
+    return best
 
 
 def spread(value: Each, ids: Tensor) -> Each:

@@ -56,10 +56,12 @@ def run_server(
         sizes = network.sizes.tolist()
         facts = {"run": run_name, "clients": network.names, "sizes": sizes}
         write_text(out / NETWORK, to_json(facts) + "\n")
-    network.rounds_done = network.rounds_saved = run.rounds
+    network.rounds_saved = run.rounds
     network.began = -1 if run.state is None else run.rounds
     run.complete()
     network.finish()
+    if run.failure:
+        raise CoterieError(run.failure)
     return run
 
 

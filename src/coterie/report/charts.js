@@ -80,7 +80,7 @@ function drawLegend(chart) {
         const dash = trace.line && trace.line.dash;
         swatch.className = dash ? "curve" : "dot";
         if (dash) swatch.dataset.dash = dash;
-        swatch.style.color = trace.line ? trace.line.color : trace.marker.color;
+        swatch.style.color = trace.line ? trace.line.color : (trace.meta?.colour ?? trace.marker.color);
         button.type = "button";
         button.title = "Show or hide";
         button.append(swatch, trace.name);

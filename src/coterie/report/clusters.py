@@ -75,6 +75,7 @@ def cluster_table(columns: Columns, groups: Grouping) -> dict[str, Any]:
     """
     cluster: list[Label] = columns["cluster"]
     true: list[Label] = columns.get("true") or []
+    attackers = columns.get("attacker") or [False] * len(cluster)
     matched = match_clusters(cluster, true) if true else {}
     overlaps = Counter(zip(cluster, true, strict=True)) if true else Counter()
     truths = sorted(matched, key=lambda label: matched[label])
@@ -89,10 +90,16 @@ def cluster_table(columns: Columns, groups: Grouping) -> dict[str, Any]:
                 "samples": sum(columns["samples"][row] or 0 for row in inside),
                 "accuracy": _mean(columns.get("accuracy"), inside),
                 "loss": _mean(columns.get("loss"), inside),
+                "attackers": sum(attackers[row] for row in inside),
                 "overlaps": [overlaps[label, truth] for truth in truths],
             }
         )
-    return {"truths": truths, "scored": columns.get("accuracy") is not None, "rows": rows}
+    return {
+        "truths": truths,
+        "scored": columns.get("accuracy") is not None,
+        "attacked": columns.get("attacker") is not None,
+        "rows": rows,
+    }
 
 
 def sample_table(samples: Columns) -> dict[str, Any]:
@@ -133,10 +140,11 @@ def worst_served(columns: Columns | None, groups: Grouping) -> dict[str, Any] | 
         for inside in [[value for value, row in known if cluster[row] == label]]
     }
     names = columns.get("name") or columns["client"]
-    true = columns.get("true")
+    true, attackers = columns.get("true"), columns.get("attacker")
     return {
         "key": key,
         "true": true is not None,
+        "attacked": attackers is not None,
         "rows": [
             {
                 "name": names[row],
@@ -145,6 +153,7 @@ def worst_served(columns: Columns | None, groups: Grouping) -> dict[str, Any] | 
                 "colour": groups.colours.get(cluster[row], OTHER),
                 "true": true[row] if true else None,
                 "true_colour": groups.true_colours.get(true[row], OTHER) if true else OTHER,
+                "attacks": "yes" if attackers and attackers[row] else "no",
                 "value": value,
                 "mean": None if groups.own else means[cluster[row]],
             }

@@ -49,19 +49,21 @@ function mapFigure(map, table, frame, view) {
     type: "scatter",
     mode: "markers",
     name,
+    meta: { colour }, // of the legend
     x: rows.map((row) => points[2 * row]),
     y: rows.map((row) => points[2 * row + 1]),
     text: rows.map((row) => hoverText(row, found ? found[row] : null, map, table)),
     hovertemplate: "%{text}<extra></extra>",
     marker: {
-      color: colour,
+      // The edge of what is hollow has the colour of the marker.
+      color: map.attacker ? rows.map((row) => (attacks(row) && out.has(row) ? ATTACKER : colour)) : colour,
       size: points.length <= 1000 ? 9 : 6,
       opacity: 0.85,
       symbol: others || out.size ? rows.map(symbol) : "circle",
       line: map.attacker
         ? {
             width: rows.map((row) => (attacks(row) ? 2.5 : 0.75)),
-            color: rows.map((row) => (attacks(row) ? ATTACKER : out.has(row) ? colour : EDGE)),
+            color: rows.map((row) => (attacks(row) ? ATTACKER : EDGE)),
           }
         : { width: out.size ? rows.map((row) => (out.has(row) ? 2 : 0.75)) : 0.75 },
     },

@@ -62,14 +62,14 @@ def sample_map_data(run: RunFiles, groups: Grouping) -> dict[str, Any] | None:
     if not told:
         return None
     points = np.array([told["x"], told["y"]], dtype=float).T
-    frame = (len(run.rounds), told["drawn"], points, np.array(told["cluster"]))
+    frame = (run.kept_round, told["drawn"], points, np.array(told["cluster"]))
     _, drawn, steps, cluster = _to_axis_steps([frame])[0]
     true = told.get("true")
     fields = (
         ("client", "client", "label"),
         ("cluster", "found cluster", "label"),
         ("true", "true cluster", "label"),
-        ("loss", "loss", "decimal"),
+        ("loss", "training loss", "decimal"),
     )
     return {
         "views": ["found", *(["true"] if true else [])],
@@ -77,7 +77,7 @@ def sample_map_data(run: RunFiles, groups: Grouping) -> dict[str, Any] | None:
         "true": true,
         "frames": [
             {
-                "round": len(run.rounds),
+                "round": run.kept_round,
                 "drawn": drawn,
                 "points": _to_base64(steps, "<u2"),
                 "cluster": _to_base64(cluster, "<i2"),
@@ -112,12 +112,13 @@ def _frames(run: RunFiles) -> list[Frame]:
     frames: list[Frame] = [
         (int(number), str(taken["drawn"][i]), taken["points"][i], taken["cluster"][i])
         for i, number in enumerate(taken.get("rounds", ()))
+        if number <= run.kept_round
     ]
     final = run.clients.get("clients") or {}
     if any(value is not None for value in final.get("x") or []):
         points = np.array([final["x"], final["y"]], dtype=float).T
         cluster = np.array([c if isinstance(c, int) else -1 for c in final["cluster"]])
-        frames.append((len(run.rounds), run.clients.get("map") or "", points, cluster))
+        frames.append((run.kept_round, run.clients.get("map") or "", points, cluster))
     return frames
 
 

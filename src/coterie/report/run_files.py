@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,8 @@ class RunFiles:
     pictures: list[dict[str, Any]]
     samples: dict[str, Any]  # where samples are clustered: a map of some, and their features
     damaged: tuple[str, ...] = ()  # what is left out because it is damaged
+    # Of the predictions, by the part that they were made on.
+    quality: dict[str, Any] = field(default_factory=dict)
 
     @cached_property
     def metrics(self) -> dict[str, Any]:
@@ -48,6 +50,18 @@ class RunFiles:
         """Whether samples are clustered and not clients, as far as the folder tells so far."""
         counted = any(r.get("counted") == "samples" for r in self.rounds)
         return counted or bool(self.clients.get("sample_clusters"))
+
+    @property
+    def best_round(self) -> int | None:
+        """The best round by the validation loss, so far or in all; None without such a part."""
+        known = [r["best_round"] for r in self.rounds if r.get("best_round")]
+        return known[-1] if known else None
+
+    @property
+    def kept_round(self) -> int:
+        """The round that the outcome is of; before there is one, the last."""
+        kept = self.best_round if self.result else None
+        return len(self.rounds) if kept is None else kept
 
     @property
     def seed(self) -> int | None:
@@ -73,6 +87,7 @@ PARTS: dict[str, tuple[str, Any]] = {
     "config": ("config.json", {}),
     "rounds": ("rounds.jsonl", []),
     "result": ("result.json", {}),
+    "quality": ("quality.json", {}),
     "clients": ("clients.json", {}),
     "frames": ("map.npz", {}),
     "pictures": ("pictures.json", []),

@@ -95,7 +95,6 @@ def test_a_description_of_a_small_table_to_the_letter(pyarrow, rows, tmp_path):
         ("c", lambda t: 3 * t["label"] + t["client"] % 3, "`c` gives the label away"),
         ("c", lambda t: t["client"] * 7 + 100, "`c` tells who the client is"),
         ("label", lambda t: np.where(t["age"] == t["age"][0], 7, t["label"]), "only has: 7"),
-        ("label", lambda t: t["age"] * 1000, "targets `label` are of size 3.98e+04"),
         ("label", lambda t: t["label"] * 1.0, "say target=classification if they are classes"),
         ("client", lambda t: np.r_[np.full(5, 9), t["client"][5:]], "1 clients have fewer than 10"),
         ("client", lambda t: np.r_[9, t["client"][1:]], "1 clients have fewer than 2 rows"),
@@ -106,6 +105,29 @@ def test_what_looks_wrong_is_named(pyarrow, name, make, sentence):
     table[name] = make(table)
     found = doubts(describe(table))
     assert any(sentence in doubt for doubt in found), found
+
+
+def test_targets_out_of_scale_look_wrong_where_they_stay_as_they_are(pyarrow):
+    table = healthy()
+    table["label"] = table["age"] * 1000 + np.arange(600) % 7
+    large = "targets `label` are of size 3.98e+04 and are not scaled"
+    found = doubts(describe(table, scale_target=False))
+    assert any(large in doubt for doubt in found), found
+    assert not any("are of size" in doubt for doubt in doubts(describe(table)))
+
+
+def test_rows_without_a_label_are_counted(pyarrow):
+    table = healthy()
+    table["label"] = [None if i % 4 == 0 else i % 3 for i in range(600)]
+    page = describe(table)
+    assert "  - 150 of 600 rows have no label and are left out" in doubts(page)
+    assert "6 clients, 450 rows" in page
+
+
+def test_whole_labels_of_many_kinds_are_asked_about(pyarrow):
+    table = healthy()
+    table["label"] = np.arange(600) % 90 + 5
+    assert any("90 different whole numbers" in doubt for doubt in doubts(describe(table)))
 
 
 def test_codes_of_few_kinds_are_text_in_order(pyarrow):
@@ -179,7 +201,7 @@ def test_a_table_without_a_label_is_described_without_one(pyarrow, rows):
     [
         ({"client": [1] * 600}, {}, DataError, "two clients or more"),
         ({"label": [1] * 600}, {}, DataError, "two classes or more"),
-        ({"label": [None, 1] * 300}, {}, DataError, "no missing values, got 300 in 600 rows"),
+        ({"label": [None] * 600}, {}, DataError, "no missing values, got 600 in 600 rows"),
         ({}, {"client": "cliet"}, SettingError, "did you mean `client`"),
         ({}, {"label": "labell"}, SettingError, "did you mean `label`"),
     ],

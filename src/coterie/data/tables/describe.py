@@ -14,8 +14,8 @@ from coterie.data.federation import Federation
 from coterie.data.tables import quality
 from coterie.data.tables.arrays import Arrays, read_npz
 from coterie.data.tables.client_rows import ClientRows, group_rows, offsets_of
-from coterie.data.tables.columns import LARGEST, Column, client_column, read_column
-from coterie.data.tables.labels import Labels, looks_like_classes, read_labels
+from coterie.data.tables.columns import LARGEST, Column, as_text, client_column, read_column
+from coterie.data.tables.labels import Labels, read_labels, target_doubts
 from coterie.data.tables.read import existing_path, source_name
 from coterie.data.tables.statistics import category_counts, column_moments, total_counts
 from coterie.data.tables.table import Table, is_array_folder
@@ -44,7 +44,7 @@ def describe_arrays(arrays: Arrays, settings: Table, name: str) -> str:
     kind = str(arrays.x.dtype).removeprefix("torch.")
     problems = quality.size_problems(clients, settings.min_samples)
     lines = [headline(name, clients, f"samples of {shape} {kind}"), *size_lines(clients)]
-    told, wrong = describe_label(arrays.label, settings, clients)
+    told, wrong = describe_label(arrays.label, settings, clients, scaled=False)
     return format_page(lines + told, problems + wrong)
 
 
@@ -53,14 +53,15 @@ def describe_table(table: Any, settings: Table, name: str) -> str:
     owner = client_column(table, settings.client)
     clients = group_rows(owner)
     label = read_column(table, settings.label) if settings.has_label(table) else None
+    unlabelled = []
+    if label is not None and bool((gone := label.missing).any()) and not bool(gone.all()):
+        unlabelled = [f"{int(gone.sum()):,} of {len(gone):,} rows have no label and are left out"]
+        clients = clients.chosen(~gone[clients.rows]).without_empty()
     names = settings.chosen(table)
-    told, wrong = describe_label(label, settings, clients)
-    problems = quality.size_problems(clients, settings.min_samples) + wrong
-    if label is not None and settings.target == "auto" and looks_like_classes(label):
-        problems.append(
-            f"the label `{label.name}` holds a few whole numbers of a real type and is taken for "
-            "a regression: say target=classification if they are classes"
-        )
+    told, wrong = describe_label(label, settings, clients, scaled=settings.scale_target)
+    problems = unlabelled + quality.size_problems(clients, settings.min_samples) + wrong
+    if label is not None:
+        problems += target_doubts(label, settings.target, clients.rows)
     if not names:
         problems.append("there is no column of features, which is refused")
     evidence = quality.collect_evidence(owner, label)
@@ -69,6 +70,8 @@ def describe_table(table: Any, settings: Table, name: str) -> str:
     lines += [*size_lines(clients), *told, "", "features"]
     for feature in names:
         column = read_column(table, feature)
+        if feature in settings.category_columns:
+            column = as_text(column)
         lines.append(f"  {feature[:width]:{width}}  {column_summary(column, clients)}")
         problems += quality.column_problems(column, evidence)
     return format_page(lines, problems)
@@ -90,7 +93,7 @@ def describe_federation_data(federation: Federation) -> str:
     clients = ClientRows(names, np.arange(count), offsets_of(each.tolist()))
     lines += size_lines(clients)
     if not federation.labelled:
-        lines += describe_label(None, Table(), clients)[0]
+        lines += describe_label(None, Table(), clients, scaled=False)[0]
     elif isinstance(train.y, Tensor) and train.y.dim() == 1:
         parts = [train] if test is None or not both else [train, test]
         # Every client's labels, those it trains on before those it is tested on.
@@ -145,13 +148,14 @@ def histogram_edges(low: int, high: int) -> list[int]:
 
 
 def describe_label(
-    column: Column | None, settings: Table, clients: ClientRows
+    column: Column | None, settings: Table, clients: ClientRows, *, scaled: bool
 ) -> tuple[list[str], list[str]]:
-    """What there is to say about the labels, and what looks wrong with them."""
+    """What there is to say about the labels, and what looks wrong with them; `scaled` if to be."""
     if column is None:
         return ["", "no label: samples can be clustered, nothing can be predicted"], []
     labels = read_labels(column, settings.target, clients.rows)
-    return label_lines(column, labels, clients), quality.label_problems(column, labels, clients)
+    problems = quality.label_problems(column, labels, clients, scaled=scaled)
+    return label_lines(column, labels, clients), problems
 
 
 def label_lines(column: Column, labels: Labels, clients: ClientRows) -> list[str]:

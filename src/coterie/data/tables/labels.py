@@ -8,18 +8,22 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.core.errors import DataError, SettingError
+from coterie.core.errors import DataError
+from coterie.data.tables.client_rows import ClientRows
 from coterie.data.tables.columns import LARGEST, Column, as_text, sort_key, text_as_numbers
+from coterie.data.tables.statistics import column_moments
 
 TARGETS = ["auto", "classification", "regression"]
 SHOWN = 5  # classes that a sentence lists
-MANY = 100  # whole numbers of more kinds than this may be classes or targets: the user must say
+MANY = 20  # whole numbers of more kinds than this are targets, unless they look like codes
+REPEATS = 3  # rows of a class on average, of whole numbers that are classes
+CODES = 5  # rows of the rarest class, of many whole numbers that are codes of classes
 
 
 class Labels(NamedTuple):
     """The labels of n rows."""
 
-    values: NDArray[Any]  # [n] classes from 0, int64; or targets as they are, float32
+    values: NDArray[Any]  # [n] classes from 0, int64; or targets, as they are in float64
     classes: tuple[str, ...]  # names of the classes; empty for regression
     given: bool = True  # whether there are any; else all values are 0
 
@@ -27,6 +31,12 @@ class Labels(NamedTuple):
     def regression(self) -> bool:
         """Whether they are targets rather than classes."""
         return self.given and not self.classes
+
+    def scaled(self, target: TargetScale) -> Labels:
+        """The same with targets in the units of `target`; classes as they are."""
+        if not self.regression:
+            return self
+        return self._replace(values=target.scale_targets(self.values))
 
 
 class TargetScale(NamedTuple):
@@ -56,9 +66,9 @@ def absent_labels(rows: int) -> Labels:
 def read_labels(column: Column, target: str, rows: NDArray[np.int64]) -> Labels:
     """Classes or targets of a label column; only `rows` count, the others get 0.
 
-    `auto` takes text, booleans and whole numbers of at most 100 kinds as classes and real
-    numbers as targets. Classes are numbered in the order of their names, or of the numbers they
-    are. Targets are not scaled, so that losses are in the user's units.
+    `auto` takes text, booleans and whole numbers of few kinds as classes, real numbers and whole
+    ones of many kinds as targets. Classes are numbered in the order of their names, or of the
+    numbers they are. Targets keep their units: see `fit_target`.
     """
     used = replace(column, values=column.values[rows])
     check_label(used)
@@ -67,6 +77,19 @@ def read_labels(column: Column, target: str, rows: NDArray[np.int64]) -> Labels:
     values = np.zeros(len(column.values), labels.values.dtype)
     values[rows] = labels.values
     return Labels(values, labels.classes)
+
+
+def fit_target(labels: Labels, train: ClientRows) -> TargetScale:
+    """Mean and deviation of the targets that clients train on, from their sums; 0 and 1 of classes.
+
+    >>> rows = ClientRows(("a", "b"), np.array([0, 1, 2]), np.array([0, 1, 3]))
+    >>> fit_target(Labels(np.array([1.0, 3.0, 5.0, 99.0]), ()), rows)
+    TargetScale(centre=3.0, scale=1.632993161855452)
+    """
+    if not labels.regression:
+        return AS_THEY_ARE
+    told = column_moments(labels.values[train.rows].astype(np.float64), train.offsets)
+    return TargetScale(told.mean, 1.0 if told.constant else told.deviation)
 
 
 def check_label(column: Column) -> None:
@@ -83,18 +106,56 @@ def check_label(column: Column) -> None:
 
 def guess_target(column: Column) -> str:
     """What `target=auto` stands for."""
-    if column.kind not in ("text", "bool", "whole"):
-        return "regression"
-    if column.kind == "whole" and (kinds := len(np.unique(column.values))) > MANY:
-        raise SettingError(
-            f"the label column `{column.name}` holds {kinds:,} different whole numbers: "
-            "say target=classification or target=regression"
-        )
-    return "classification"
+    if column.kind == "whole":
+        return "classification" if are_codes(column.values) else "regression"
+    return "classification" if column.kind in ("text", "bool") else "regression"
+
+
+def are_codes(values: NDArray[Any]) -> bool:
+    """Whether whole numbers are classes rather than amounts.
+
+    They are where they have few kinds that come again and again; where there are many kinds, only
+    if they number the classes from 0 or 1 without a gap, and each has several rows.
+
+    >>> are_codes(np.repeat([1, 5, 9], 4)), are_codes(np.arange(18, 80).repeat(9))
+    (True, False)
+    >>> are_codes(np.arange(62).repeat(9)), are_codes(np.arange(62))
+    (True, False)
+    """
+    kinds, counts = np.unique(values, return_counts=True)
+    if len(kinds) <= MANY:
+        return len(kinds) <= 2 or len(values) >= REPEATS * len(kinds)
+    numbered = kinds[0] in (0, 1) and kinds[-1] - kinds[0] == len(kinds) - 1
+    return bool(numbered and counts.min() >= CODES)
+
+
+def target_doubts(column: Column, target: str, rows: NDArray[np.int64]) -> list[str]:
+    """What `target=auto` took a label for that may be something else; only `rows` count."""
+    values = column.values[rows]
+    used = replace(column, values=values)
+    if target != "auto" or used.missing.any():
+        return []
+    if looks_like_classes(used):
+        return [
+            f"the label column `{column.name}` holds a few whole numbers but is of a real type, "
+            "so it is taken for a regression: say target=classification if they are classes"
+        ]
+    if column.kind != "whole" or (kinds := len(np.unique(values))) <= 2:
+        return []
+    if not are_codes(values):
+        taken, other = "a regression", "classification if they are classes"
+    elif kinds > MANY:
+        taken, other = "a classification", "regression if they are amounts"
+    else:
+        return []
+    return [
+        f"the label column `{column.name}` holds {kinds:,} different whole numbers and is taken "
+        f"for {taken}: say target={other}"
+    ]
 
 
 def as_targets(column: Column) -> Labels:
-    """Labels as numbers, unchanged."""
+    """Labels as numbers, unchanged, in double precision."""
     if column.kind == "text":
         raise DataError(f"the label column `{column.name}` must hold numbers for regression")
     if len(np.unique(column.values)) < 2:
@@ -102,7 +163,7 @@ def as_targets(column: Column) -> Labels:
             f"regression needs targets that differ, but every row has {column.name} = "
             f"{column.values[0]:g}"
         )
-    return Labels(column.values.astype(np.float32), ())
+    return Labels(column.values, ())
 
 
 def as_classes(column: Column) -> Labels:

@@ -52,13 +52,15 @@ def size_problems(clients: ClientRows, least: int) -> list[str]:
     return problems
 
 
-def label_problems(column: Column, labels: Labels, clients: ClientRows) -> list[str]:
-    """Classes that one client has for itself; targets that are far from scale."""
+def label_problems(
+    column: Column, labels: Labels, clients: ClientRows, *, scaled: bool
+) -> list[str]:
+    """Classes that one client has for itself; targets that are not scaled, and far from 1."""
     values = labels.values[clients.rows]
     if labels.regression:
         told = column_moments(values.astype(np.float64), clients.offsets)
         size = max(abs(told.mean), told.deviation)
-        if 0.01 < size < 100:
+        if scaled or 0.01 < size < 100:
             return []
         return [
             f"targets `{column.name}` are of size {size:.3g} and are not scaled: divide them, or "
