@@ -22,7 +22,10 @@ def site(tmp_path):
     rows = [f"c{i % 4},{i % 7},{i % 5},{i % 2},{SECRET}{i}" for i in range(80)]
     table = tmp_path / "rows.csv"
     table.write_text("\n".join(["site,a,b,outcome,diagnosis", *rows]) + "\n")
-    words = ["ifca", str(table), "client=site", "label=outcome", "k=2", "drop=diagnosis"]
+    known = tmp_path / "known.csv"  # what the app is made for has no diagnosis
+    lines = table.read_text().splitlines()
+    known.write_text("\n".join(line.rpartition(",")[0] for line in lines) + "\n")
+    words = ["ifca", str(known), "client=site", "label=outcome", "k=2"]
     write_app(tmp_path / "app", words)
     write_app(tmp_path / "other", [*words[:3], "label=a", *words[4:]])
     write_app(tmp_path / "longer", [*words, "steps=500"])
