@@ -1,6 +1,6 @@
 import pytest
 
-from coterie.cli.completions import complete_line
+from coterie.cli.next_words import complete_line
 from coterie.cli.main import build_parser, main
 from coterie.shelves import ALGORITHMS, FEDERATIONS, NETWORKS
 
