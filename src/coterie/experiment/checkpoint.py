@@ -19,6 +19,7 @@ from coterie.core.settings import identifying_settings
 from coterie.core.task import Task
 from coterie.data.federation import Federation, Samples
 from coterie.files import write_atomically
+from coterie.tensors.digest import content_digest
 
 FORMAT = "coterie checkpoint 1"
 
@@ -54,6 +55,8 @@ def load_checkpoint(path: Path, *runs: str) -> Checkpoint:
     A run is known by the first of several fingerprints, and was by the others in earlier versions.
     """
     try:
+        if not path.is_file():  # the reader would wait for a pipe
+            raise OSError("it is not a plain file")
         with safe_open(path, framework="pt") as file:
             facts = dict(file.metadata() or {})
             # Cloned, to lie where a tensor lies that was computed: the last bit of a sum may depend
@@ -74,16 +77,6 @@ def load_checkpoint(path: Path, *runs: str) -> Checkpoint:
             "or another network"
         )
     return Checkpoint(int(facts["rounds"]), runs[0], tensors, json.loads(facts["notes"]))
-
-
-def content_digest(tensors: dict[str, Tensor], facts: dict[str, str]) -> str:
-    """A SHA-256 over every fact and every byte of every tensor."""
-    total = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
-    for name, tensor in sorted(tensors.items()):
-        total.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
-        if tensor.numel():
-            total.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return total.hexdigest()
 
 
 def run_fingerprint(
@@ -124,6 +117,18 @@ def run_fingerprint(
 def json_digest(content: Any) -> str:
     """The SHA-256 of content as JSON."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def data_digest(federation: Federation) -> str:
+    """The SHA-256 of all numbers of a federation, and of the names of its clients and features."""
+    total = hashlib.sha256(json.dumps([federation.clients, federation.features]).encode())
+    for name, part in federation.parts.items():
+        for tensor in (part.offsets, *stored_tensors(part.x), *stored_tensors(part.y)):
+            total.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+            if tensor.numel():
+                whole = tensor.contiguous().reshape(-1).view(torch.uint8)
+                total.update(whole.cpu().numpy().data)
+    return total.hexdigest()
 
 
 def samples_fingerprint(part: Samples | None) -> list[Any]:

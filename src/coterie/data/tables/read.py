@@ -64,12 +64,17 @@ def source_name(source: Any, nameless: str = "the table") -> str:
 
 def existing_path(source: str | Path) -> Path:
     """The path of a file or folder that is there."""
-    path = Path(source).expanduser()
+    try:
+        path = Path(source).expanduser()
+    except RuntimeError as error:
+        raise DataError(f"{source} cannot be found: {error}") from error
     if not str(source):
         raise SettingError("`path` of Table must name a file or a folder, got nothing")
     if not path.exists():
         near = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
         raise DataError(f"no file or folder is at {path}{did_you_mean(path.name, near)}")
+    if not (path.is_file() or path.is_dir()):
+        raise DataError(f"{path} must be a plain file or a folder")
     return path
 
 
@@ -188,6 +193,8 @@ def client_files(folder: Path) -> list[Path]:
         for path in folder.iterdir()
         if file_kind(path) in (*TABLES, ".npz") and not path.name.startswith(".")
     )
+    for path in files:
+        existing_path(path)
     kinds = sorted({file_kind(path) for path in files})
     if not kinds:
         raise DataError(f"{folder} must hold a .npz, .csv or .parquet file for each client")
@@ -228,6 +235,39 @@ def read_folder(folder: Path, client: str, text: list[str]) -> Any:
     if client in whole.column_names:
         whole = whole.drop_columns([client])
     return whole.append_column(client, owners)
+
+
+def append_rows(table: Any, rows: Any, name: str) -> Any:
+    """A table with the rows of another one, with the same columns, under its own.
+
+    What is text in one of them is text in both.
+    """
+    pyarrow = import_arrow()
+    columns = []
+    for column in table.column_names:
+        pair = [plain_column(each.column(column)) for each in (table, rows)]
+        if any(is_plain_text(each.type) for each in pair):
+            pair = [each.cast("large_string") for each in pair]
+        columns.append(pair)
+    tables = [pyarrow.table(list(own), table.column_names) for own in zip(*columns, strict=True)]
+    try:
+        return pyarrow.concat_tables(tables, promote_options="permissive")
+    except pyarrow.ArrowException as error:
+        raise DataError(
+            f"{name} must have columns of the same types as the other rows: {first_line(error)}"
+        ) from error
+
+
+def plain_column(column: Any) -> Any:
+    """A column whose values are not codes."""
+    codes = import_arrow().types.is_dictionary(column.type)
+    return column.cast(column.type.value_type) if codes else column
+
+
+def is_plain_text(kind: Any) -> bool:
+    """Whether a column of this type holds text as it is."""
+    types = import_arrow().types
+    return bool(types.is_string(kind) or types.is_large_string(kind))
 
 
 def table_from_object(source: Any) -> Any:
