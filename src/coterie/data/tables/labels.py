@@ -92,6 +92,16 @@ def fit_target(labels: Labels, train: ClientRows) -> TargetScale:
     return TargetScale(told.mean, 1.0 if told.constant else told.deviation)
 
 
+def count_classes(labels: Labels, train: ClientRows) -> tuple[int, ...]:
+    """How often clients have each class to train on, summed up; nothing of a regression."""
+    counts = (
+        np.bincount(labels.values[train.rows], minlength=len(labels.classes))
+        if labels.classes
+        else ()
+    )
+    return tuple(int(count) for count in counts)
+
+
 def check_label(column: Column) -> None:
     """Refuse labels that are missing or not finite."""
     gone = int(column.missing.sum())

@@ -48,6 +48,7 @@ from coterie.data.tables.labels import (
     AS_THEY_ARE,
     Labels,
     absent_labels,
+    count_classes,
     fit_target,
     read_labels,
     target_doubts,
@@ -224,6 +225,7 @@ def prepare_table(table: Any, settings: Table, seed: int, name: str) -> Federati
         target=target,
         rows=int(np.median(np.diff(split.train.offsets))),
         missing=settings.missing_words,
+        class_counts=count_classes(labels, split.train),
     )
     return encode_split(table, x, split, labels.scaled(target), schema, name)
 
