@@ -139,6 +139,15 @@ def are_codes(values: NDArray[Any]) -> bool:
     return bool(numbered and counts.min() >= CODES)
 
 
+def whole_if_gaps(column: Column) -> Column:
+    """A label as whole numbers if gaps alone made them real, as pandas does to a column."""
+    if column.kind != "number" or not column.missing.any():
+        return column
+    known = column.values[~column.missing]
+    whole = len(known) > 0 and bool((known == np.round(known)).all())
+    return replace(column, kind="whole") if whole else column
+
+
 def target_doubts(column: Column, target: str, rows: NDArray[np.int64]) -> list[str]:
     """What `target=auto` took a label for that may be something else; only `rows` count."""
     values = column.values[rows]
