@@ -301,7 +301,7 @@ def test_describe_tells_settings_and_what_crosses(capsys):
     assert main(["describe", "rotated-digits"]) == 0
     out = capsys.readouterr().out
     assert "k=4 lr=0.1 steps=10 rounds=60 network=mlp hidden=100" in out
-    assert "Settings of its network, mlp\n  hidden=100  width of the hidden layer" in out
+    assert "Settings of its network, mlp\n  hidden=100  widths of the hidden layers" in out
     assert main(["describe", "cnn"]) == 0
     assert "hidden=2048  width of the last hidden layer" in capsys.readouterr().out
 

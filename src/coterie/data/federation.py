@@ -154,6 +154,9 @@ class Federation:
     classes: tuple[str, ...] = ()  # names of the labels 0, 1, ...
     class_count: int = 0  # classes that labels can be; 0: as many as the labels show
     scale: float = 1.0  # features are divided by it before a network sees them: 255 for bytes
+    # [N] of the training samples: the last by time are held out, those of a group together
+    time: Tensor | None = None
+    group: Tensor | None = None
     schema: Schema | None = None  # how rows of a user's table become samples; None: they are none
 
     def __post_init__(self) -> None:
