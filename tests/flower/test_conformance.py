@@ -12,6 +12,7 @@ from coterie.checks import short_run, small_federation
 from coterie.core.algorithm import least_samples, traits_of
 from coterie.core.errors import CoterieWarning
 from coterie.core.state import state_tensors
+from tests.flower.fake import metrics_alike
 from tests.flower.small import SIZES, SmallApp, SmallGrid, draw_faults, run_over
 from tests.test_conformance import CASES
 
@@ -57,7 +58,7 @@ def assert_alike(one, other):
     found = state_tensors(one.state)
     for path, value in state_tensors(other.state).items():
         torch.testing.assert_close(found[path], value, rtol=1e-9, atol=1e-9, equal_nan=True)
-    assert one.metrics == pytest.approx(other.metrics, rel=1e-9, abs=1e-9)
+    assert metrics_alike(one.metrics, other.metrics, 1e-9)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -165,7 +166,7 @@ def test_a_node_that_is_silent_from_the_start_costs_its_clients_and_not_the_run(
     def third_is_silent(node, header):
         return "lost" if node == 3 else None
 
-    run, _ = over_network(name, tmp_path, third_is_silent, quorum=0.5, patience=0.2)
+    run, _ = over_network(name, tmp_path, third_is_silent, quorum=0.5, patience=2.0)
     answered = [record["answered"] for record in run.records]
     if asks_some(name):
         assert all(0 < count <= 6 for count in answered)

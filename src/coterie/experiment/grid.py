@@ -283,6 +283,7 @@ class Grid:
             "chosen": {**best.point, "start": best.start, **best.losses},
             "copies": [copy.result for copy in self.copies],
         }
+        run.training.outcome.add_quality()
         reached = [copy.run.metrics for copy in self.live if "success" in copy.run.metrics]
         if reached:
             # The IFCA paper calls a trial successful when any of its copies is.
