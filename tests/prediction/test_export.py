@@ -128,6 +128,9 @@ def test_own_models_are_exported_by_client(tables, tmp_path, monkeypatch):
     export_run(run.predictor, tmp_path / "one", clients=["s4"])
     names = {path.name for path in (tmp_path / "one").iterdir() if path.suffix == ".safetensors"}
     assert names == {"client-4.safetensors"}
+    tables["classes"].to_csv(tmp_path / "every.csv", index=False)
+    with pytest.raises(AssertionError, match="no model is here for some of the clients"):
+        scored(tmp_path / "one", tmp_path / "every.csv")
     rows = tables["classes"][tables["classes"].site == "s4"]
     rows.to_csv(tmp_path / "rows.csv", index=False)
     found = [

@@ -130,8 +130,12 @@ def write_export(
 
 def served_models(
     predictor: Predictor, clients: Sequence[str]
-) -> tuple[dict[str, Tensor], dict[str, dict[str, float]], dict[str, float]]:
-    """The models by name, the shares in which they serve each client, and those of a new one."""
+) -> tuple[dict[str, Tensor], dict[str, dict[str, float]], dict[str, float] | None]:
+    """The models by name, the shares in which they serve each client, and those of a new one.
+
+    Where there are no groups and only the models of some clients are asked for, no new one is
+    served.
+    """
     kept = predictor.kept
     for name in clients:
         predictor.model(name)  # refuses one that is not there
@@ -152,7 +156,7 @@ def served_models(
         elif int(kept.cluster[i]) >= 0 and groups:
             served[name] = {f"group-{int(kept.cluster[i])}": 1.0}
     if not groups:
-        return own, served, {name: 1 / len(own) for name in own}
+        return own, served, None if clients else {name: 1 / len(own) for name in own}
     return groups | own, served, positive_shares(list(groups), group_shares(kept)[0])
 
 

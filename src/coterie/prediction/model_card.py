@@ -43,7 +43,7 @@ def model_card(
         "",
         "## How well",
         "",
-        *measure_lines(result),
+        *card_measures(result),
         "",
         "## What left the clients",
         "",
@@ -88,7 +88,7 @@ def group_lines(kept: KeptModels, served: dict[str, dict[str, float]]) -> list[s
     return lines
 
 
-def measure_lines(result: dict[str, Any] | None) -> list[str]:
+def card_measures(result: dict[str, Any] | None) -> list[str]:
     """The metrics, each with the part of the data that it is of."""
     if result is None or not result.get("metrics"):
         return ["Not measured."]
