@@ -16,7 +16,7 @@ from coterie.channel.attacks import AttackSettings
 from coterie.channel.defences import DefenceSettings
 from coterie.core.errors import SettingError, did_you_mean
 from coterie.core.settings import Settings, setting
-from coterie.core.validate import OneOf, above, at_least, below_one, fraction, one_of
+from coterie.core.validate import OneOf, above, at_least, below_one, fraction, in_range, one_of
 from coterie.engine.devices import check_device
 from coterie.evaluation.metrics import METRICS
 
@@ -30,7 +30,9 @@ class PlainRunSettings(Settings):
     split_seed: int = setting(
         -1, "seed by which data are drawn and split; -1: seed", at_least(-1), added=True
     )
-    starts: int = setting(1, "independent starts; the best by training loss is kept", at_least(1))
+    starts: int = setting(
+        1, "independent starts; the best by training loss is kept", in_range(1, 1000)
+    )
     fraction: float = setting(1.0, "share of the clients that take part in a round", fraction)
     per_round: int = setting(
         0, "clients that take part in a round, in place of a fraction; 0: by fraction", at_least(0)
