@@ -31,7 +31,7 @@ from coterie.data.federation import Federation
 from coterie.engine.copies.lockstep import LockstepClients, LockstepThreads
 from coterie.evaluation.evaluator import Evaluator
 from coterie.evaluation.scoring import SimulatedScorer, first_id
-from coterie.experiment.checkpoint import Checkpoint, json_digest
+from coterie.experiment.checkpoint import Checkpoint, data_digest, json_digest
 from coterie.experiment.folder import Record, RunFolder
 from coterie.experiment.health import recorded_warnings
 from coterie.experiment.initial import Initial
@@ -39,7 +39,6 @@ from coterie.experiment.participants import OnReply
 from coterie.experiment.run import OnRound, Run
 from coterie.experiment.run_result import run_config, write_outcome
 from coterie.experiment.settings import RunSettings, grid_text, setting_names
-from coterie.files import to_json, write_text
 from coterie.registry import algorithm_name
 from coterie.tensors.threads import adaptive_threads
 
@@ -182,9 +181,12 @@ class Grid:
     def use(self, path: Path, *, resume: bool = False) -> RunFolder:
         """Leave files in a new folder, or go on from those of an earlier run."""
         folder = RunFolder.open(path, self.config, resume=resume)
+        federation = self.copies[0].run.federation
         with folder.unlocked_after_error():
-            folder.write_schema(self.copies[0].run.federation)
+            folder.history.kept = COPIES
+            folder.data = data_digest(federation)
             before = folder.restore(self.fingerprint_with, self.config) if resume else None
+            folder.write_schema(federation)
             if before is not None:
                 self._restore(before[0], folder)
         self.folder = folder
@@ -294,8 +296,7 @@ class Grid:
         run.warnings.extend(self.warnings)
         if self.folder is not None:
             run.folder = self.folder
-            lines = "".join(to_json(record) + "\n" for record in run.records)
-            write_text(self.folder.path / "rounds.jsonl", lines)
+            self.folder.history.replace(run.records)
             write_outcome(run, self.folder)
             self.folder.write_report()
 
@@ -305,8 +306,8 @@ class Grid:
             return
         runs = [copy.run for copy in self.copies]
         now = [run.records[-1] if run.rounds == self.rounds else None for run in runs]
-        self.folder.append(now, COPIES)
-        self.folder.append(record)
+        self.folder.history.append(now, COPIES)
+        self.folder.history.append(record)
         if self.folder.due(self.rounds, self.settings):
             self._save_checkpoint()
 
@@ -328,7 +329,7 @@ class Grid:
         def is_record(_: int, line: Any) -> bool:
             return len(line) == len(self.copies)
 
-        lines = folder.cut_lines(COPIES, checkpoint.rounds, "of all copies", is_record)
+        lines = folder.cut_lines(COPIES, checkpoint, "of all copies", is_record)
         self.warnings = checkpoint.notes["warnings"]
         for number, copy in enumerate(self.copies):
             lead = f"{number}."

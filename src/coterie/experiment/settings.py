@@ -16,7 +16,7 @@ from coterie.channel.attacks import AttackSettings
 from coterie.channel.defences import DefenceSettings
 from coterie.core.errors import SettingError, did_you_mean
 from coterie.core.settings import Settings, setting
-from coterie.core.validate import OneOf, above, at_least, below_one, fraction, one_of
+from coterie.core.validate import OneOf, above, at_least, below_one, fraction, in_range, one_of
 from coterie.engine.devices import check_device
 from coterie.evaluation.metrics import METRICS
 
@@ -30,7 +30,9 @@ class PlainRunSettings(Settings):
     split_seed: int = setting(
         -1, "seed by which data are drawn and split; -1: seed", at_least(-1), added=True
     )
-    starts: int = setting(1, "independent starts; the best by training loss is kept", at_least(1))
+    starts: int = setting(
+        1, "independent starts; the best by training loss is kept", in_range(1, 1000)
+    )
     fraction: float = setting(1.0, "share of the clients that take part in a round", fraction)
     per_round: int = setting(
         0, "clients that take part in a round, in place of a fraction; 0: by fraction", at_least(0)
@@ -61,6 +63,12 @@ class PlainRunSettings(Settings):
         0,
         "evaluations without a lower validation loss after which training ends; 0: it does not",
         at_least(0),
+        added=True,
+    )
+    class_weight: str = setting(
+        "none",
+        "what classes count in training; balanced: all the same, however rare",
+        one_of("none", "balanced"),
         added=True,
     )
     finetune: int = setting(
@@ -139,7 +147,7 @@ class RunSettings(DefenceSettings, AttackSettings, PlainRunSettings):
 # An algorithm or data of a user's own may have settings of these names, if nobody attacks.
 ATTACK_OPTIONS = frozenset(field.name for field in fields(AttackSettings)) - {"attack"}
 # Data that split themselves have this setting in place of the run.
-YIELDED = ATTACK_OPTIONS | {"validation", "early_stopping"}
+YIELDED = ATTACK_OPTIONS | {"class_weight", "validation", "early_stopping"}
 
 
 def check_attack_given(given: Collection[str]) -> None:
