@@ -31,7 +31,11 @@ class PlainRunSettings(Settings):
     split_seed: int = setting(
         -1, "seed by which data are drawn and split; -1: seed", at_least(-1), added=True
     )
-    starts: int = setting(1, "independent starts; the best by training loss is kept", at_least(1))
+    starts: int = setting(
+        1,
+        "independent starts; the best by validation loss, or else training loss, is kept",
+        at_least(1),
+    )
     fraction: float = setting(1.0, "share of the clients that take part in a round", fraction)
     per_round: int = setting(
         0, "clients that take part in a round, in place of a fraction; 0: by fraction", at_least(0)
