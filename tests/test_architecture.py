@@ -28,12 +28,14 @@ LAYERS = {
     "evaluation": {"core", "vectors", "tensors", "data", "engine"},
     "report": {"core", "data", "evaluation", "files"},
 }
+LAYERS["prediction"] = {*LAYERS}
 LAYERS["experiment"] = {*LAYERS}
 # What touches Flower's undocumented parts is used by the adapter and by the processes around it.
 LAYERS["deploy/flwr_internals"] = {"core"}
 LAYERS["flower"] = {*LAYERS}
 LAYERS["deploy"] = {*LAYERS}
-LAYERS["checks"] = {*LAYERS} - {"flower", "deploy"}
+LAYERS["estimators"] = {*LAYERS} - {"flower", "deploy"}
+LAYERS["checks"] = {*LAYERS} - {"flower", "deploy", "estimators"}
 LAYERS["extend"] = {"core", "vectors", "starts", "algorithms", "data", "tasks", "checks"}
 LAYERS["cli"] = {*LAYERS}
 

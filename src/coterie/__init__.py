@@ -35,10 +35,12 @@ if TYPE_CHECKING:
     from coterie.core.samples import Ragged
     from coterie.data.federation import Federation
     from coterie.data.tables.schema import Schema, read_schema
+    from coterie.estimators.clustered import ClusteredClassifier, ClusteredRegressor
     from coterie.experiment.compare import compare
     from coterie.experiment.plan import load
     from coterie.experiment.run import Run
     from coterie.experiment.simulate import simulate
+    from coterie.prediction.load_run import load_run
     from coterie.tasks import (
         Centre,
         Classification,
@@ -64,6 +66,8 @@ HOMES = {
     "IFCA": "algorithms.ifca",
     "UIFCA": "algorithms.uifca",
     "ClusterGAN": "algorithms.cluster_gan",
+    "ClusteredClassifier": "estimators.clustered",
+    "ClusteredRegressor": "estimators.clustered",
     "Codes": "tasks",
     "Density": "tasks",
     "Centre": "tasks",
@@ -88,6 +92,7 @@ HOMES = {
     "TokenClassification": "tasks",
     "compare": "experiment.compare",
     "load": "experiment.plan",
+    "load_run": "prediction.load_run",
     "Schema": "data.tables.schema",
     "read_schema": "data.tables.schema",
     "simulate": "experiment.simulate",
@@ -103,6 +108,8 @@ __all__ = [
     "Centre",
     "Classification",
     "ClusterGAN",
+    "ClusteredClassifier",
+    "ClusteredRegressor",
     "Codes",
     "CoterieError",
     "CoterieWarning",
@@ -133,6 +140,7 @@ __all__ = [
     "__version__",
     "compare",
     "load",
+    "load_run",
     "read_schema",
     "simulate",
 ]

@@ -55,3 +55,16 @@ def test_what_was_in_the_folder_of_the_nodes_before_stays(tmp_path):
     (home / "1" / "memory" / "mine").rmdir()
     remove_nodes(home, nodes)
     assert not home.exists()
+
+
+def test_more_nodes_than_clients_are_refused_before_anything_starts(tmp_path, capsys):
+    table = tmp_path / "visits.csv"
+    rows = [f"{site},{number},{number % 3}" for site in "ab" for number in range(5)]
+    table.write_text("\n".join(["site,dose,age", *rows]))
+    app, out = tmp_path / "app", tmp_path / "run"
+    assert cli.main(["deploy", "init", str(app), "uifca", str(table), "client=site", "k=2"]) == 0
+    command = ["deploy", "local", str(app), "--data", str(table), "--out", str(out)]
+    assert cli.main([*command, "--nodes", "3"]) == 2
+    said = capsys.readouterr().err
+    assert "--nodes must be at most 2, the clients that the nodes share, got 3" in said
+    assert not out.with_name("run-nodes").exists()

@@ -74,6 +74,7 @@ def test_a_run_leaves_its_folder(tmp_path, capsys):
         "config.json",
         "rounds.jsonl",
         "checkpoint.safetensors",
+        "models.safetensors",
         "result.json",
         "clients.json",
         "pictures.json",
@@ -152,7 +153,7 @@ def test_without_words_it_runs_ifca_on_rotated_digits(tmp_path, monkeypatch, cap
         (["describe", "icfa"], "did you mean `ifca`"),
         (["data", "get", "mnits"], "did you mean `mnist`"),
         (["rn"], "no command is named rn; did you mean `run`?"),
-        (["fly"], "no command is named fly (commands: run, report, "),
+        (["fly"], "no command is named fly (commands: run, predict, "),
         (["ifca"], "no command is named ifca; did you mean `coterie run ifca`?"),
         (["mlp"], "no command is named mlp; did you mean `coterie describe mlp`?"),
         (["help", "rnu"], "no command is named rnu; did you mean `run`?"),
@@ -300,7 +301,7 @@ def test_describe_tells_settings_and_what_crosses(capsys):
     assert main(["describe", "rotated-digits"]) == 0
     out = capsys.readouterr().out
     assert "k=4 lr=0.1 steps=10 rounds=60 network=mlp hidden=100" in out
-    assert "Settings of its network, mlp\n  hidden=100  width of the hidden layer" in out
+    assert "Settings of its network, mlp\n  hidden=100  widths of the hidden layers" in out
     assert main(["describe", "cnn"]) == 0
     assert "hidden=2048  width of the last hidden layer" in capsys.readouterr().out
 

@@ -1,9 +1,13 @@
 import pytest
 import torch
+from torch import nn
 
 from coterie.core import schedules
 from coterie.core.errors import SettingError
 from coterie.core.local_training import GradientSettings, LocalTraining
+from coterie.data.federation import Samples
+from coterie.engine.simulator import Simulator
+from coterie.tasks.regression import Regression
 from tests.algorithms.lines import simulator
 
 # The loss is (w - y)^2 with gradient 2 (w - y), so a step of size 1/4 goes half the way to y.
@@ -99,6 +103,18 @@ def test_a_pull_holds_the_model_near_its_anchor():
     # The gradient at 0 is -16 + 2 (0 - 4) = -24.
     anchor = torch.tensor([[4.0]])
     assert after(LocalTraining(lr=0.25, steps=1), pull=2.0, anchor=anchor) == 6
+
+
+def test_weight_decay_spares_intercepts():
+    task = Regression(nn.Linear(1, 1))
+    work = Simulator(Samples.of([(torch.zeros(2, 1), torch.zeros(2))]), task)
+    cohort = work.cohort(work.ids, 0, (0,))
+    start = torch.tensor([[2.0, 0.0]])  # weight and bias
+    assert cohort.gradient(start, weight_decay=0.5).tolist() == [[1.0, 0.0]]
+    start = torch.tensor([[2.0, 3.0]])  # the bias has the gradient 6 of the loss alone
+    assert cohort.gradient(start, weight_decay=0.5).tolist() == [[1.0, 6.0]]
+    end = cohort.descend(start, lr=0.1, steps=1, weight_decay=0.5)
+    torch.testing.assert_close(end, torch.tensor([[1.9, 2.4]]))
 
 
 def test_weight_decay_pulls_towards_zero():

@@ -5,7 +5,6 @@ import torch
 
 from coterie import Federation
 from coterie.core import seeds
-from coterie.core.errors import SettingError
 from coterie.data.holdout import held_out_rows, hold_out
 from tests.tasks.taggers import tagging_federation
 
@@ -66,8 +65,7 @@ def test_what_a_client_holds_out_goes_by_its_name_and_the_seed():
 def test_a_federation_that_has_a_validation_part_keeps_it():
     data = Federation.from_clients([client(10)], validation=[client(4)])
     assert hold_out(data, 0.0, seed=0) is data
-    with pytest.raises(SettingError, match=r"`validation` must be 0 where .*, got 0\.2"):
-        hold_out(data, 0.2, seed=0)
+    assert hold_out(data, 0.2, seed=0) is data
 
 
 def test_sequences_are_held_out_whole():
@@ -81,3 +79,27 @@ def test_not_all_rows_are_held_out_whatever_the_chance():
     for seed in range(50):
         out = held_out_rows(2, 0.99, None, torch.Generator().manual_seed(seed))
         assert out.sum() == 1
+
+
+def test_rows_of_a_group_are_held_out_together():
+    x = torch.arange(60.0)[:, None]
+    group = torch.arange(60) // 3  # the first client has groups 0 to 9, the second 10 to 19
+    pairs = [(x[:30], torch.zeros(30)), (x[30:], torch.zeros(30))]
+    whole = replace(Federation.from_clients(pairs), group=group)
+    held = hold_out(whole, 0.2, seed=0)
+    assert held.group is None
+    for i in range(2):
+        kept, out = (
+            {int(v) // 3 for v in part.client(i)[0]} for part in (held.train, held.validation)
+        )
+        assert not kept & out
+        assert len(kept | out) == 10
+        assert len(out) == 2
+
+
+def test_the_last_rows_by_time_are_held_out():
+    time = torch.tensor([3.0, 1.0, 2.0, 0.0, 4.0, 9.0])
+    pairs = [(time[:5, None], torch.zeros(5)), (time[5:, None], torch.zeros(1))]
+    held = hold_out(replace(Federation.from_clients(pairs), time=time), 0.4, seed=0)
+    assert held.validation.x.flatten().tolist() == [3, 4]
+    assert held.train.sizes.tolist() == [3, 1]

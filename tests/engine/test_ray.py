@@ -152,7 +152,9 @@ def alike(one, other):
         coterie.IFCA(k=2, start="random", steps=2, stable=1),  # sends each its own model
         coterie.FeSEM(k=2, steps=2),  # the server assigns clusters
         coterie.OneShot(k=2, steps=2, fits=1, sample=4),
-        coterie.FPFC(steps=2),  # a row of its own for each client
+        coterie.FPFC(
+            steps=2, lambdas=2, path_rounds=4, stages=1
+        ),  # a row of its own for each client
         coterie.Ditto(steps=2),  # memory
     ],
     ids=lambda algorithm: type(algorithm).__name__,

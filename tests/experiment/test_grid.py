@@ -51,7 +51,11 @@ WORK = {
     "one client in a chunk": ("mixture", coterie.IFCA(average="gradients"), {"chunk": 1}),
     "descent": ("digits", coterie.IFCA(k=2, steps=2, start="restarts", tries=2), {}),
     "two layers": ("digits", coterie.IFCA(k=2, average="gradients"), {}),
-    "fpfc": ("mixture", coterie.FPFC(steps=2), {"fraction": 0.5}),
+    "fpfc": (
+        "mixture",
+        coterie.FPFC(steps=2, lambdas=2, path_rounds=4, stages=1),
+        {"fraction": 0.5},
+    ),
     "memory of clients": ("digits", coterie.Ditto(steps=2), {}),
     "judged by test data": (
         "mixture",

@@ -4,6 +4,7 @@ import pytest
 
 from coterie.core.errors import SettingError
 from coterie.experiment.settings import RunSettings, check_no_clash, make_settings, parse_settings
+from coterie.networks import Mlp
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,3 +36,10 @@ def test_two_owners_must_not_share_a_setting():
     check_no_clash([Mine, RunSettings])
     with pytest.raises(SettingError, match="`count` is a setting of Mine and of Other"):
         check_no_clash([Mine, Other, RunSettings])
+
+
+@pytest.mark.parametrize(("text", "value"), [("64", 64), ("64,32", "64,32"), ("auto", "auto")])
+def test_a_whole_number_or_text_is_what_it_reads_as(text, value):
+    (found,) = parse_settings([f"hidden={text}"], [Mlp]).values()
+    assert found == value
+    assert type(found) is type(value)

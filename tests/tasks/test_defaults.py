@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -5,6 +7,7 @@ import coterie
 from coterie.algorithms.k_fed import KFed
 from coterie.core.errors import DataError, SettingError
 from coterie.data.federation import Federation
+from coterie.data.tables.schema import Schema
 from coterie.networks import Linear, LinearFlow, Mlp
 from coterie.networks.flows import RealNvp
 from coterie.shelves import ALGORITHMS
@@ -172,3 +175,14 @@ def test_a_network_that_gives_one_number_per_sample_is_a_density(targets, networ
     data, _ = prepare_task(coterie.UIFCA(), federation(targets), network)
     assert data.sample_clusters == (targets[0] == 0), "labels that are classes are to score by"
     assert type(default_task(federation(targets), Mlp())) is not coterie.Density
+
+
+def test_the_schema_says_how_large_a_network_is():
+    """A node knows its own samples only, and all have the same network."""
+    x, y = torch.zeros(4, 3), torch.tensor([0, 1, 0, 1])
+    data = Federation.from_clients([(x, y), (x, y)])
+    schema = Schema((), ("a", "b"), (3,), rows=1500)
+    auto = Mlp(hidden="auto")
+    assert default_task(data, auto).layout.size == Linear().module([3], 2)[1].weight.numel() + 2
+    for known in (replace(data, schema=schema), schema.stub([3], torch.float32)):
+        assert default_task(known, auto).layout.size == 3 * 32 + 32 + 32 * 2 + 2

@@ -40,7 +40,7 @@ from torch.nn.utils.rnn import pad_sequence
 from coterie.algorithms import k_fed
 from coterie.algorithms.steps import Choice, ask_cluster
 from coterie.core import seeds
-from coterie.core.algorithm import Info, Serving, Start, Traits
+from coterie.core.algorithm import WITHOUT_LABELS, Info, Serving, Start, Traits
 from coterie.core.clients import Clients, on_client
 from coterie.core.cohort import Cohort
 from coterie.core.errors import SettingError
@@ -96,7 +96,9 @@ class ClusterGAN(GradientSettings):
     tries: int = setting(10, "starts of k-means, of which the best is kept", at_least(1))
 
     traits: ClassVar[Traits] = Traits(clusters="k", clients_draw=True, by_sample=True)
-    suggests: ClassVar[dict[str, Any]] = {"rounds": 80, "network": "gan"}
+    suggests: ClassVar[dict[str, Any]] = dict(
+        rounds=80, network="gan", weighting="equal", **WITHOUT_LABELS
+    )
 
     def task(self, default: Task, federation: Federation) -> Task:
         """Codes of the network, with k classes; those of `gan` where it has none."""

@@ -37,7 +37,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from coterie.algorithms.steps import Choice, ask_cluster
 from coterie.core import seeds
-from coterie.core.algorithm import Info, Serving, Start, Traits
+from coterie.core.algorithm import WITHOUT_LABELS, Info, Serving, Start, Traits
 from coterie.core.clients import Clients, on_client
 from coterie.core.cohort import Cohort
 from coterie.core.errors import SettingError
@@ -84,7 +84,7 @@ class KFed(Settings):
     tries: int = setting(10, "starts of k-means, of which the best is kept", at_least(1))
 
     traits: ClassVar[Traits] = Traits(clusters="k", by_sample=True)
-    suggests: ClassVar[dict[str, Any]] = {"rounds": 1, "fraction": 1.0}
+    suggests: ClassVar[dict[str, Any]] = dict(rounds=1, fraction=1.0, **WITHOUT_LABELS)
 
     def task(self, default: Task, federation: Federation) -> Task:
         """Centres of samples, in the precision that a network would have had."""

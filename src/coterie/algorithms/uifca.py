@@ -41,7 +41,7 @@ from coterie.algorithms.sample_sets import SetSettings
 from coterie.algorithms.steps import Choice, ask_cluster
 from coterie.algorithms.uifca_scaling import largest
 from coterie.core import seeds
-from coterie.core.algorithm import Info, Serving, Start, Traits
+from coterie.core.algorithm import WITHOUT_LABELS, Info, Serving, Start, Traits
 from coterie.core.clients import Clients, on_client
 from coterie.core.cohort import Cohort
 from coterie.core.fields import Loss, Model, Statistic
@@ -121,7 +121,7 @@ class UIFCA(SetSettings):
         clusters="k", clients_draw=True, by_sample=True, averages=False
     )
     suggests: ClassVar[dict[str, Any]] = dict(
-        rounds=60, network="linear-flow", lr=0.03, steps=20, batch=64
+        rounds=60, network="linear-flow", lr=0.03, steps=20, batch=64, **WITHOUT_LABELS
     )
 
     def task(self, default: Task, federation: Federation) -> Task:

@@ -112,6 +112,12 @@ def deploy_local(options: argparse.Namespace) -> int:
         raise SettingError(f"--nodes must be at least 1, got {options.nodes}")
     if app.plan.federation_name == "table" and not options.data:
         raise SettingError("the app is about tables: say with --data which one the nodes share")
+    clients = len(app.data(options.data or "")[0])
+    if clients < options.nodes:  # a node without clients could not answer, and all would wait
+        raise SettingError(
+            f"--nodes must be at most {clients}, the clients that the nodes share, "
+            f"got {options.nodes}"
+        )
     name = f"{options.app.resolve().name}-{datetime.now():%Y%m%d-%H%M%S}"
     out: Path = options.resume or options.out or Path("runs") / name
     home = out.with_name(f"{out.name}-nodes")  # where the nodes keep what their clients remember

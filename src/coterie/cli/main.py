@@ -1,4 +1,4 @@
-"""The command line: `coterie run`, `report`, `compare`, `reproduce`, `data`, `deploy` and more."""
+"""The command line: `coterie run`, `predict`, `report`, `compare`, `data`, `deploy` and more."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from coterie.cli.deploy import add_deploy
 from coterie.cli.list import add_list
 from coterie.cli.overview import FIRST_STEPS, add_help, check_command_name
 from coterie.cli.placeholders import use_placeholders
+from coterie.cli.predict import add_predict
 from coterie.cli.report import add_report
 from coterie.cli.reproduce import add_reproduce
 from coterie.cli.run import add_run
@@ -142,7 +143,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"coterie {__version__}")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    first = (add_run, add_report, add_compare, add_reproduce)
+    first = (add_run, add_predict, add_report, add_compare, add_reproduce)
     for add_command in (*first, add_list, add_check, add_data, add_deploy):
         add_command(commands)
     add_completion(commands)

@@ -12,6 +12,7 @@ from coterie.shelves import ALGORITHMS, SHELVES
 FIRST_STEPS = """first steps:
   coterie run                                   IFCA on rotated digits, in seconds, with a report
   coterie run ifca patients.csv client=hospital label=outcome     your own table
+  coterie predict runs/2026-... new.csv         what its models say of new rows
   coterie compare ifca,fedavg,local rotated-digits                side by side, with p-values
   coterie list                                  algorithms, federations and networks
   coterie describe ifca                         its paper, its settings, what leaves a client

@@ -17,6 +17,9 @@ from coterie.core.task import Task
 REDRAWS = 20  # draws that may coincide by chance, as of a few coin flips
 
 MIXTURE_ERROR = 1e-3  # by which shares may miss 1
+# What an algorithm that clusters samples suggests for tables: nothing is held out, and no label
+# decides which samples are trained on.
+WITHOUT_LABELS: dict[str, Any] = {"validation": 0.0, "stratify": False}
 
 State = TypeVar("State", bound=tuple[Any, ...])
 

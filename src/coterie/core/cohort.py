@@ -156,8 +156,8 @@ class Cohort:
 
         With `model` [m, k, d] each client has k models. `batch` samples of each client make a
         stochastic gradient; 0: all of them. `weights` are those of `descend`, and so is `clip`, the
-        largest norm that a gradient may have. The objective may carry weight_decay/2 |w|^2. A
-        client without samples, or without weight, has gradient 0.
+        largest norm that a gradient may have. The objective may carry weight_decay/2 |w|^2, over
+        all but intercepts. A client without samples, or without weight, has gradient 0.
 
         Buffers have no gradient: w - lr g leaves the running statistics of batch normalisation
         where they are, of which a warning is given. With `statistics`, what they were less what
@@ -199,7 +199,7 @@ class Cohort:
         many passes as that takes, or `epochs` whole passes. `part` names the coordinates that
         move, as `Layout.part` does or by its mask [d]. The objective may carry
         pull/2 |w - anchor|^2, with one strength for all coordinates or one for each [d], and
-        weight_decay/2 |w|^2.
+        weight_decay/2 |w|^2, which is over all coordinates but intercepts: tensors named bias.
 
         With `weights` [m, n] the loss of sample i counts w_i times: a step on b samples follows the
         gradient of sum w_i loss_i / b. With `start` [m, k, d] each client trains k models, each as

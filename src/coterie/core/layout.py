@@ -45,6 +45,7 @@ class Layout:
         self.trained = list(trained)  # names of the leading tensors
         self.trained_size = sum(p.numel() for p in trained.values())  # leading coordinates
         self.frozen = [name for name in parameters if name not in trained]  # not in the vector
+        self.spared = {name for name in self.trained if is_intercept(name)}  # by weight decay
         self.head = self.trained[-1].rpartition(".")[0]  # the layer with the last trained parameter
 
     def flatten(self, module: nn.Module) -> Tensor:
@@ -75,6 +76,16 @@ class Layout:
         (trained, carried), (slope, change) = (v.split(sizes, -1) for v in (models, gradient))
         return torch.cat([trained - lr * slope, carried - change], -1)
 
+    def decaying(self, like: Tensor) -> Tensor:
+        """1 for each trained coordinate that weight decay pulls, 0 for intercepts; as `like` is.
+
+        >>> Layout(nn.Linear(2, 1)).decaying(torch.zeros(1)).tolist()
+        [1.0, 1.0, 0.0]
+        """
+        factors = [name not in self.spared for name in self.trained]
+        sizes = torch.tensor(self.sizes[: len(self.trained)])
+        return torch.tensor(factors).repeat_interleave(sizes).to(like)
+
     def part(self, name: str) -> Tensor:
         """The coordinates of a named part, a boolean mask [d].
 
@@ -99,6 +110,15 @@ class Layout:
                 f" (its parts: {', '.join(known)})"
             )
         return torch.repeat_interleave(torch.tensor(inside), torch.tensor(self.sizes))
+
+
+def is_intercept(name: str) -> bool:
+    """Whether a tensor of this name is a bias, also one of a recurrent or attention layer.
+
+    >>> [is_intercept(name) for name in ("0.bias", "rnn.bias_hh_l0", "bias.weight")]
+    [True, True, False]
+    """
+    return "bias" in name.rpartition(".")[2]
 
 
 def frozen_digest(module: nn.Module) -> str:

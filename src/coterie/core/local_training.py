@@ -28,7 +28,9 @@ class GradientSettings(Settings):
     lr: float = setting(0.1, "step size gamma", above(0))
     decay: float = setting(1.0, "factor on the step size after every round", above(0))
     batch: int = setting(0, "samples per gradient; 0: all of the client's", at_least(0))
-    weight_decay: float = setting(0.0, "strength of the pull towards zero", at_least(0))
+    weight_decay: float = setting(
+        0.0, "strength of the pull towards zero, of all but intercepts", at_least(0)
+    )
     schedule: str = setting(
         "exponential", "how the step size goes by rounds", OneOf(SCHEDULES), added=True
     )

@@ -54,7 +54,10 @@ class Steps(NamedTuple):
 
 
 class Pull(NamedTuple):
-    """The part of an objective that is no loss: pull/2 |w - anchor|^2 and weight_decay/2 |w|^2."""
+    """The part of an objective that is no loss: pull/2 |w - anchor|^2 and weight_decay/2 |w|^2.
+
+    The second is without intercepts.
+    """
 
     strength: Tensor | None  # [d]; None: there is no anchor
     anchor: Tensor | None  # [m, d] or [m, k, d]
@@ -96,7 +99,7 @@ class LocalWork(NamedTuple):
             if clip:
                 found[:, :width] = clip_norms([found[:, :width]], clip, 1)[0]
             if weight_decay:
-                found[:, :width] += weight_decay * model[:, :width]
+                found[:, :width] += weight_decay * model[:, :width] * layout.decaying(model)
             return found
 
         weights = self.sample_weights(weights, model)

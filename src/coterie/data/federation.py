@@ -154,6 +154,9 @@ class Federation:
     classes: tuple[str, ...] = ()  # names of the labels 0, 1, ...
     class_count: int = 0  # classes that labels can be; 0: as many as the labels show
     scale: float = 1.0  # features are divided by it before a network sees them: 255 for bytes
+    # [N] of the training samples: the last by time are held out, those of a group together
+    time: Tensor | None = None
+    group: Tensor | None = None
     schema: Schema | None = None  # how rows of a user's table become samples; None: they are none
 
     def __post_init__(self) -> None:
@@ -224,11 +227,18 @@ class Federation:
 
     @staticmethod
     def from_table(
-        source: Any, *, features: str | Sequence[str] = "", seed: int = 0, **settings: Any
+        source: Any,
+        *,
+        features: str | Sequence[str] = "",
+        seed: int = 0,
+        schema: Schema | None = None,
+        **settings: Any,
     ) -> Federation:
         """A federation from a file, data frame, Arrow table or Hugging Face dataset.
 
-        The settings are those of `coterie describe table`: `client` and `label` name the columns
+        With the `schema` of another federation its rows become samples as they did there, all of
+        them in the training part, be it of one client; there are no other settings then. The
+        settings are those of `coterie describe table`: `client` and `label` name the columns
         that say whose row it is and what is to be predicted. Without a label, samples can only be
         clustered.
 
@@ -240,6 +250,15 @@ class Federation:
         """
         from coterie.data.tables.table import Table
 
+        if schema is not None:
+            if settings or features or seed:
+                raise SettingError(
+                    "with `schema` there are no other settings: it says all, got "
+                    f"{', '.join([*settings, *(['features'] if features else [])]) or 'seed'}"
+                )
+            from coterie.data.tables.known_schema import new_federation
+
+            return new_federation(schema, source)
         columns = features if isinstance(features, str) else ",".join(features)
         return Table(features=columns, **settings).prepare(source, seed)
 

@@ -3,7 +3,8 @@
 Each client holds out the same share, `stratified`: its samples are put in the order of their
 targets, those of one class in random order, and every so manyth is held out, beginning at a random
 place. So each class, and of real targets each range, has its share in both parts to within one
-sample, and a client with very few samples holds out none or one of them by chance.
+sample, and a client with very few samples holds out none or one of them by chance. Where samples
+are of groups, or have a time, those of one group are held out together, or the last ones are.
 """
 
 from __future__ import annotations
@@ -14,38 +15,39 @@ import torch
 from torch import Tensor
 
 from coterie.core import seeds
-from coterie.core.errors import SettingError
 from coterie.core.samples import Stored
 from coterie.data.federation import Federation, Samples
+from coterie.data.tables.splits import TEST, grouped_parts, latest_parts
 
 
 def hold_out(federation: Federation, share: float, seed: int) -> Federation:
     """The federation with a `share` of each client's training samples in a validation part.
 
-    Chance goes by the seed and the client's name, or its number where it has none.
+    Chance goes by the seed and the client's name, or its number where it has none. A validation
+    part that the federation has already stays what it is.
 
     >>> from coterie.data.federations.rotated import RotatedDigits
     >>> held = hold_out(RotatedDigits(clients=8).build(0), 0.25, seed=0)
     >>> held.train.sizes[:3].tolist(), held.validation.sizes[:3].tolist()
     ([539, 539, 539], [179, 179, 179])
     """
-    if not share:
+    if not share or federation.validation is not None:
         return federation
-    if federation.validation is not None:
-        raise SettingError(
-            "`validation` must be 0 where the federation has a validation part of its own, got "
-            f"{share:g}"
-        )
     train = federation.train
     kept, held = [], []
     for name, begin, end in client_bounds(federation):
-        key = stratum_keys(train.y[begin:end]) if federation.labelled else None
-        out = held_out_rows(end - begin, share, key, seeds.generator(seed, "validation", name))
+        if federation.group is not None:
+            out = held_out_groups(federation.group[begin:end], share, seed, name)
+        elif federation.time is not None:
+            out = latest_rows(federation.time[begin:end], share)
+        else:
+            key = stratum_keys(train.y[begin:end]) if federation.labelled else None
+            out = held_out_rows(end - begin, share, key, seeds.generator(seed, "validation", name))
         rows = torch.arange(begin, end)
         kept.append(rows[~out])
         held.append(rows[out])
     parts = (Samples.select(train.x, train.y, each) for each in (kept, held))
-    return replace(federation, train=next(parts), validation=next(parts))
+    return replace(federation, train=next(parts), validation=next(parts), time=None, group=None)
 
 
 def client_bounds(federation: Federation) -> list[tuple[str | int, int, int]]:
@@ -53,6 +55,20 @@ def client_bounds(federation: Federation) -> list[tuple[str | int, int, int]]:
     ends = federation.train.offsets.tolist()
     names = federation.clients or range(len(federation))
     return list(zip(names, ends, ends[1:], strict=False))
+
+
+def held_out_groups(group: Tensor, share: float, seed: int, name: str | int) -> Tensor:
+    """Which samples of groups [n] are held out, [n]; never all of them."""
+    if len(group) < 2:
+        return torch.zeros(len(group), dtype=torch.bool)
+    return torch.from_numpy(grouped_parts(group.numpy(), 1 - share, seed, str(name)) == TEST)
+
+
+def latest_rows(time: Tensor, share: float) -> Tensor:
+    """Which samples of times [n] are held out, the last ones, [n]; never all of them."""
+    if len(time) < 2:
+        return torch.zeros(len(time), dtype=torch.bool)
+    return torch.from_numpy(latest_parts(time.numpy(), 1 - share) == TEST)
 
 
 def stratum_keys(y: Stored) -> Tensor | None:

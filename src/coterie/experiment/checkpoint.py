@@ -19,6 +19,7 @@ from coterie.core.settings import identifying_settings
 from coterie.core.task import Task
 from coterie.data.federation import Federation, Samples
 from coterie.files import write_atomically
+from coterie.tensors.digest import content_digest
 
 FORMAT = "coterie checkpoint 1"
 
@@ -74,16 +75,6 @@ def load_checkpoint(path: Path, *runs: str) -> Checkpoint:
             "or another network"
         )
     return Checkpoint(int(facts["rounds"]), runs[0], tensors, json.loads(facts["notes"]))
-
-
-def content_digest(tensors: dict[str, Tensor], facts: dict[str, str]) -> str:
-    """A SHA-256 over every fact and every byte of every tensor."""
-    total = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
-    for name, tensor in sorted(tensors.items()):
-        total.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
-        if tensor.numel():
-            total.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return total.hexdigest()
 
 
 def run_fingerprint(

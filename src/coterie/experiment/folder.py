@@ -4,6 +4,7 @@
     schema.json             of a user's table: how its rows become samples (docs/data.md)
     rounds.jsonl            one line per round: metrics, sizes, moves between clusters, bytes, time
     checkpoint.safetensors  the state after a round, to go on from: the last one, and some before
+    models.safetensors      the models, and whom they serve: all that prediction needs
     result.json             the outcome in numbers
     clients.json            the clients one by one, and their places on the map
     map.npz                 their places after some of the rounds before the last

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from coterie.core.errors import DataError, SettingError
 from coterie.data.federation import Federation
+from coterie.data.tables.known_schema import new_federation
 from coterie.engine.simulator import Simulator
 from coterie.evaluation.evaluator import Evaluator
 from coterie.evaluation.personal import PersonalModels, check_tunable, choose_personal
@@ -14,6 +15,35 @@ from coterie.tasks.defaults import check_labelled
 
 if TYPE_CHECKING:
     from coterie.experiment.run import Run
+
+
+def read_newcomers(known: Federation, rows: Any) -> Federation:
+    """Newcomers as samples like those of a `known` federation, by whose schema tables are read.
+
+    A federation is taken as it is; one whose table was read by a schema of its own is refused, for
+    its features mean something else.
+    """
+    if not isinstance(rows, Federation):
+        if known.schema is None or not known.schema.encoders:
+            raise DataError(
+                f"clients of {known.name} are given as a Federation: its samples are no rows of a "
+                "table"
+            )
+        found = new_federation(known.schema, rows)
+        if known.labelled and not found.labelled:
+            raise DataError(
+                f"{found.name} has no labels, by which clients choose a model: "
+                "`predict` does without"
+            )
+        return found
+    own, other = known.schema, rows.schema
+    if own is not None and other is not None and own.encoders != other.encoders:
+        raise DataError(
+            f"{rows.name} was read by a schema of its own, so that its features are not those of "
+            "the run: give the table itself, or read it by "
+            "Federation.from_table(table, schema=run.federation.schema)"
+        )
+    return rows
 
 
 def newcomers_of(run: Run, federation: Federation) -> Simulator:

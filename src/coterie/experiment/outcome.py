@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,7 +12,9 @@ from torch import Tensor
 from coterie.core.algorithm import Serving
 from coterie.evaluation.evaluator import Evaluator
 from coterie.evaluation.personal import PersonalModels
-from coterie.evaluation.scoring import Evaluation
+from coterie.evaluation.scoring import Evaluation, SimulatedScorer
+from coterie.prediction.kept_models import MOST_OWN_NUMBERS
+from coterie.tensors.lazy import dense
 
 Part = TypeVar("Part")
 
@@ -33,6 +35,14 @@ def once(compute: Callable[[Any], Part]) -> Callable[[Any], Part]:
         return result
 
     return known
+
+
+class OwnModels(NamedTuple):
+    """The models that some clients have for themselves."""
+
+    ids: Tensor  # [a] these clients, increasing
+    models: Tensor | None = None  # [a, d]; None where they cannot be had, or there are none
+    left_out: str = ""  # why they cannot be had
 
 
 class Outcome:
@@ -81,6 +91,22 @@ class Outcome:
 
     @property
     @once
+    def own_models(self) -> OwnModels:
+        """The models that clients have for themselves, fine-tuned where they do that."""
+        personal, tuning = self.personal, self.evaluator.tuning
+        if personal is None or tuning is None:
+            return made_models(self, own_servings(self.serving))
+        rest, tuned = None, personal.serving
+        if personal.uses_own is not None:
+            rest, tuned = (
+                tuned.for_clients(~personal.uses_own),
+                tuned.for_clients(personal.uses_own),
+            )
+        tuned = tuned._replace(adapt=tuning.after(tuned.adapt))
+        return made_models(self, [*([] if rest is None else own_servings(rest)), tuned])
+
+    @property
+    @once
     def metrics(self) -> dict[str, float]:
         """All numbers of the state; where clients fine-tune, of the models that they then use."""
         numbers = self.evaluator.metrics(self.evaluation, self.clusters)
@@ -100,3 +126,26 @@ def cluster_by_client(serving: Serving, clients: int) -> Tensor:
     cluster = torch.full((clients,), -1)
     cluster[serving.ids] = serving.cluster
     return cluster
+
+
+def own_servings(serving: Serving) -> list[Serving]:
+    """The clients that make a model of their own from what they are served."""
+    return [] if serving.adapt is None else [serving]
+
+
+def made_models(outcome: Outcome, servings: list[Serving]) -> OwnModels:
+    """The models that clients make of their own, each by the `adapt` of its serving."""
+    scorer = outcome.evaluator.scorer
+    servings = [each for each in servings if len(each.ids)]
+    ids = torch.cat([each.ids for each in servings]) if servings else torch.arange(0)
+    if not servings:
+        return OwnModels(ids)
+    if not isinstance(scorer, SimulatedScorer) or any(each.choose for each in servings):
+        return OwnModels(ids, left_out="it does not leave the client")
+    numbers = len(ids) * servings[0].models.shape[1]
+    if numbers > MOST_OWN_NUMBERS:
+        text = f"all of them are {numbers:,} numbers, more than {MOST_OWN_NUMBERS:,}"
+        return OwnModels(ids, left_out=text)
+    models = torch.cat([scorer.own_models(each) for each in servings])
+    order = ids.argsort()
+    return OwnModels(ids[order], dense(models)[order].detach())

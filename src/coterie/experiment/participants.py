@@ -21,8 +21,8 @@ from coterie.core.clients import Call, Clients, Filter, Traffic
 from coterie.core.errors import SettingError
 from coterie.core.population import Population, Purpose
 from coterie.core.sampling import FixedSize, Poisson, Sampling, draw_participants
-from coterie.experiment.checkpoint import content_digest
 from coterie.experiment.settings import RunSettings
+from coterie.tensors.digest import content_digest
 from coterie.vectors.robust_folds import robust_fold
 
 OnReply = Callable[[int, int], None]  # the round, 0 for the start, and its replies so far

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from coterie.channel.attacks import draw_attackers
@@ -27,13 +28,18 @@ from coterie.evaluation.evaluator import Evaluator
 from coterie.evaluation.honest import HonestClients
 from coterie.evaluation.personal import PersonalModels
 from coterie.evaluation.scoring import Evaluation, SimulatedScorer
-from coterie.experiment.checkpoint import run_fingerprint
+from coterie.experiment.checkpoint import Checkpoint, run_fingerprint
 from coterie.experiment.client_model import client_module
 from coterie.experiment.finetuning import check_fine_tuning
 from coterie.experiment.folder import Record, RunFolder
 from coterie.experiment.frames import clients_frame, history_frame
 from coterie.experiment.initial import Initial, given_models
-from coterie.experiment.newcomers import newcomers_of, personalise_newcomers
+from coterie.experiment.kept_run import kept_models, predictor_of_run
+from coterie.experiment.newcomers import (
+    newcomers_of,
+    personalise_newcomers,
+    read_newcomers,
+)
 from coterie.experiment.participants import OnReply, identify_sampling
 from coterie.experiment.run_result import (
     run_config,
@@ -45,6 +51,8 @@ from coterie.experiment.run_result import (
 from coterie.experiment.settings import RunSettings
 from coterie.experiment.threats import attacked_clients, check_threats
 from coterie.experiment.training import Training, check_withholding
+from coterie.prediction.kept_models import MODELS, write_models
+from coterie.prediction.predictor import Predictor
 from coterie.registry import algorithm_name
 from coterie.tasks.defaults import check_labelled
 from coterie.tensors.threads import adaptive_threads
@@ -356,7 +364,13 @@ class Run:
             raise
 
     def _save_checkpoint(self, folder: RunFolder) -> None:
-        folder.save(lambda: self.training.to_checkpoint(self.fingerprint))
+        def checkpoint() -> Checkpoint:
+            on_the_way = self.rounds > 0 and not self.training.over
+            if isinstance(self.population, Simulator) and on_the_way:
+                write_models(folder.path / MODELS, kept_models(self, finished=False))
+            return self.training.to_checkpoint(self.fingerprint)
+
+        folder.save(checkpoint)
         self.population.on_checkpoint(self.rounds)
 
     def finish(self) -> None:
@@ -376,22 +390,45 @@ class Run:
             write_outcome(self, self.folder)
             self.folder.write_report()
 
-    def serve(self, federation: Federation) -> Tensor:
+    def serve(self, rows: Any) -> Tensor:
         """The cluster that serves each client of another federation, by its training part.
 
-        It is -1 where clients make a model of their own, as those of `local` do.
+        It is -1 where clients make a model of their own, as those of `local` do. `rows` may also be
+        a table with labels, of one client or more, in the order of their names: a file, a frame or
+        an Arrow table. It is read as the run's own table was.
         """
-        unseen = newcomers_of(self, federation)
+        unseen = newcomers_of(self, read_newcomers(self.federation, rows))
         serving = serve_clients(self.algorithm, self.state, unseen.at("serve"))
         return serving.cluster if serving.adapt is None else torch.full_like(serving.cluster, -1)
 
-    def personalise(self, federation: Federation) -> PersonalModels:
-        """Serve clients of another federation, who fine-tune their models as the settings say.
+    @property
+    def predictor(self) -> Predictor:
+        """The models so far and whom they serve, without the data, as `coterie.load_run` gives."""
+        return predictor_of_run(self)
+
+    def predict(self, rows: Any, client: Any = None) -> NDArray[Any]:
+        """The class [n] of every row of a table, or its target: see `Predictor.predict`.
+
+        A client that took part is known by its name, in the table or as `client`; a new one is
+        served by its labels, or by all groups.
+        """
+        return self.predictor.predict(rows, client)
+
+    def predict_proba(self, rows: Any, client: Any = None) -> NDArray[Any]:
+        """The probabilities [n, c] of the classes, in the order of `predictor.classes`."""
+        return self.predictor.predict_proba(rows, client)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write what `coterie.load_run` reads into a folder: the models and their schema."""
+        return self.predictor.save(folder)
+
+    def personalise(self, rows: Any) -> PersonalModels:
+        """Serve others, in a federation or a table, who fine-tune as the settings say.
 
         With `finetune_for=outliers` a client uses the model that it fine-tuned if it moved farther
         than the threshold, which comes from the clients of this run.
         """
-        return personalise_newcomers(self, federation)
+        return personalise_newcomers(self, read_newcomers(self.federation, rows))
 
     @property
     def result(self) -> dict[str, Any]:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from coterie.evaluation.sample_map import sample_map
 from coterie.experiment.folder import Record, RunFolder
+from coterie.experiment.kept_run import kept_models
+from coterie.prediction.kept_models import MODELS, write_models
 from coterie.report.feature_profiles import feature_profiles
 from coterie.report.model_draws import draw_from_models
 from coterie.report.sample_sheets import sample_sheets
@@ -79,7 +81,8 @@ def sample_counts(run: Run) -> dict[str, int]:
 
 
 def write_outcome(run: Run, folder: RunFolder) -> None:
-    """Write the files of a finished run: its result, its clients and samples of its data."""
+    """Write the files of a finished run: its models, its result, its clients and samples."""
+    write_models(folder.path / MODELS, kept_models(run))
     folder.write("result.json", run.result)
     folder.write("clients.json", with_exclusions(run.training.outcome.tables, run.records))
     data, seed, labels = run.federation, run.settings.seed, run.labels

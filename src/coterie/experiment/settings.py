@@ -307,6 +307,8 @@ def convert_setting(setting: Setting, text: str) -> Any:
         if text.lower() in ("true", "false"):
             return text.lower() == "true"
         raise SettingError(f"`{setting.name}` must be true or false, got {text}")
+    if setting.type == (int | str):  # a whole number, or else a word
+        return int(text) if text.isdecimal() else text
     kinds = {int: "a whole number", float: "a number", str: "text"}
     try:
         value = setting.type(text)

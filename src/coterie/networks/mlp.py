@@ -1,17 +1,45 @@
-"""Linear models and the multilayer perceptron, on flattened samples."""
+"""Linear models and multilayer perceptrons, on flattened samples."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import torch
 from torch import nn
 
 from coterie.core.errors import SettingError
 from coterie.core.settings import Settings, setting
-from coterie.core.validate import at_least, one_of
+from coterie.core.validate import one_of
+
+AUTO = "auto"
+# The hidden layers that suit clients of so many training samples or more: benchmarks/tables.py.
+SIZES: tuple[tuple[int, int | str], ...] = ((4000, "64,32"), (1000, 32), (0, 0))
+
+
+def read_widths(hidden: int | str) -> list[int]:
+    """The widths that a setting names, none for 0; ValueError where it names none."""
+    widths = [int(part) for part in str(hidden).split(",")]
+    if any(width < 1 for width in widths) and widths != [0]:
+        raise ValueError(hidden)
+    return [] if widths == [0] else widths
+
+
+def check_widths(owner: object, name: str) -> None:
+    """Whole numbers with commas between, 0 alone, or `auto`."""
+    value = getattr(owner, name)
+    try:
+        if isinstance(value, bool) or not isinstance(value, int | str):
+            raise ValueError(value)
+        if value != AUTO:
+            read_widths(value)
+    except ValueError:
+        raise SettingError(
+            f"`{name}` of {type(owner).__name__} must be auto, 0 or whole numbers of at least 1 "
+            f"with commas between, as in 64,32, got {value}"
+        ) from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,15 +73,36 @@ class Linear(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class Mlp(Settings):
-    """A multilayer perceptron: one hidden layer with ReLU on flattened samples."""
+    """A multilayer perceptron: hidden layers with ReLU on flattened samples."""
 
-    hidden: int = setting(200, "width of the hidden layer; 0: a linear model", at_least(0))
+    hidden: int | str = setting(
+        200,
+        "widths of the hidden layers, as in 200 or 64,32; 0: a linear model; auto: by the number "
+        "of training samples of a client",
+        check_widths,
+    )
+
+    @property
+    def widths(self) -> list[int]:
+        """The widths of the hidden layers, from the first to the last."""
+        return [] if self.hidden == AUTO else read_widths(self.hidden)
+
+    def for_samples(self, samples: int) -> Mlp:
+        """The perceptron for clients that train on so many samples each; itself unless auto.
+
+        >>> [Mlp(hidden="auto").for_samples(n).hidden for n in (500, 1500, 5000)]
+        [0, 32, '64,32']
+        """
+        if self.hidden != AUTO:
+            return self
+        return replace(self, hidden=next(hidden for least, hidden in SIZES if samples >= least))
 
     def module(self, shape: Sequence[int], outputs: int) -> nn.Module:
         """The perceptron, or a linear model if there is no hidden layer."""
-        if self.hidden == 0:
+        widths = self.widths
+        if not widths:
             return Linear().module(shape, outputs)
-        return mlp(feature_count(shape), self.hidden, outputs)
+        return mlp(feature_count(shape), widths, outputs)
 
 
 def feature_count(shape: Sequence[int]) -> int:
@@ -66,12 +115,14 @@ def feature_count(shape: Sequence[int]) -> int:
     return math.prod(shape)
 
 
-def mlp(features: int, hidden: int, outputs: int) -> nn.Module:
-    """One hidden layer with ReLU on flattened samples, PyTorch's default initialisation.
+def mlp(features: int, hidden: int | Sequence[int], outputs: int) -> nn.Module:
+    """Hidden layers with ReLU on flattened samples, PyTorch's default initialisation.
 
     >>> sum(p.numel() for p in mlp(784, 200, 10).parameters())
     159010
     """
-    return nn.Sequential(
-        nn.Flatten(), nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, outputs)
-    )
+    widths = [features, *([hidden] if isinstance(hidden, int) else hidden)]
+    layers: list[nn.Module] = [nn.Flatten()]
+    for before, width in pairwise(widths):
+        layers += [nn.Linear(before, width), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(widths[-1], outputs))

@@ -37,6 +37,7 @@ def default_task(federation: Federation, network: Any) -> DefaultTask:
     if it has one.
     """
     samples = federation.train
+    network = sized_network(network, federation)
     module = partial(network.module, sample_shape(samples.x), federation.outputs)
     padding = getattr(network, "padding", "lengths")
     options: dict[str, Any] = {"scale": federation.scale, "padding": padding}
@@ -51,6 +52,17 @@ def default_task(federation: Federation, network: Any) -> DefaultTask:
     if gives_log_probabilities(task, samples.x):
         return Density(module, **options)
     return task
+
+
+def sized_network(network: Any, federation: Federation) -> Any:
+    """The network that suits clients of this size, where it goes by that.
+
+    Nodes, which know only themselves, are told by the schema how many samples a client has.
+    """
+    if not hasattr(network, "for_samples"):
+        return network
+    rows = federation.schema.rows if federation.schema is not None else 0
+    return network.for_samples(rows or int(federation.train.sizes.median()))
 
 
 def density_task(federation: Federation, default: Task) -> Task:

@@ -78,6 +78,11 @@ class NetworkTask(ABC):
         self._feature_type = None if embeds else self.layout.dtype
 
     @property
+    def build(self) -> Callable[[], nn.Module] | None:
+        """The function that builds the network; None where a module brought its weights."""
+        return self._build
+
+    @property
     def side_by_side(self) -> bool:
         """Models are trained one by one, but for stacks of linear layers."""
         return False

@@ -270,7 +270,7 @@ def test_whole_labels_of_a_real_type_are_asked_about(pyarrow):
             DataError,
             "of at least `min_samples` rows, 2, got 0 of 6; the largest has 1",
         ),
-        ({"label": ["a", None] * 3}, {}, DataError, "`label` must have no missing values, got 3 i"),
+        ({"label": [None] * 6}, {}, DataError, "`label` must have no missing values, got 6 in 6"),
         ({"label": [np.nan] * 6}, {}, DataError, "`label` must have no missing values, got 6 in 6"),
         ({"label": [np.inf] * 6}, {}, DataError, "label column `label` must hold finite numbers"),
         ({"label": ["a"] * 6}, {}, DataError, "two classes or more, but every row has label = a"),
@@ -303,11 +303,54 @@ def test_tables_that_no_model_could_learn_from_are_refused(
         Federation.from_table(rows | changes, **settings)
 
 
-def test_many_whole_labels_need_a_word_from_the_user(pyarrow):
-    rows = {"client": [0, 1] * 150, "x": list(range(300)), "label": list(range(300))}
-    with pytest.raises(SettingError, match="300 different whole numbers: say target=class"):
-        Federation.from_table(rows)
+def whole_labels(labels):
+    return {"client": [0, 1] * (len(labels) // 2), "x": range(len(labels)), "label": labels}
+
+
+@pytest.mark.parametrize(
+    "labels", [range(300), [18 + i % 70 for i in range(900)], [i % 14 for i in range(30)]]
+)
+def test_whole_labels_of_many_kinds_are_targets_which_is_said(pyarrow, labels):
+    rows = whole_labels(list(labels))
+    kinds = len(set(labels))
+    with pytest.warns(CoterieWarning, match=f"{kinds} different whole .* for a regression: say"):
+        assert Federation.from_table(rows).train.y.is_floating_point()
     assert Federation.from_table(rows, target="regression").train.y.is_floating_point()
+    assert Federation.from_table(rows, target="classification").outputs == kinds
+
+
+def test_many_whole_labels_that_number_classes_are_classes_which_is_said(pyarrow):
+    rows = whole_labels([i % 62 for i in range(620)])
+    with pytest.warns(CoterieWarning, match="62 different whole numbers .* say target=regression"):
+        assert Federation.from_table(rows).outputs == 62
+
+
+def test_a_few_whole_labels_that_come_again_are_classes(pyarrow):
+    assert Federation.from_table(whole_labels([3 * (i % 20) for i in range(80)])).outputs == 20
+
+
+def test_rows_without_a_label_are_left_out_and_counted(pyarrow):
+    table = large()
+    known = np.random.default_rng(3).random(4000) < 0.7
+    words = np.where(known, table["label"].astype(str), None)
+    sentence = f"{int((~known).sum()):,} of 4,000 rows have no label in the column `label`"
+    with pytest.warns(CoterieWarning, match=sentence):
+        some = Federation.from_table({**table, "label": words}, features="row,colour")
+    whole = Federation.from_table(
+        {**taken(table, known), "label": table["label"][known].astype(str)}, features="row,colour"
+    )
+    assert torch.equal(some.train.x, whole.train.x)
+    assert torch.equal(some.test.y, whole.test.y)
+
+
+def test_a_client_without_labels_is_left_out(pyarrow):
+    rows = {"client": [0, 0, 1, 1, 2, 2], "x": range(6), "label": [0, 1, 0, 1, None, None]}
+    with pytest.warns(CoterieWarning) as found:
+        assert Federation.from_table(rows).clients == ("0", "1")
+    assert [str(each.message)[:20] for each in found] == [
+        "2 of 6 rows have no ",
+        "1 of 3 clients are l",
+    ]
 
 
 def test_the_seed_splits_the_rows(pyarrow):

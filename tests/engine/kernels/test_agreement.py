@@ -311,12 +311,15 @@ def cnn():
 
 def plain_loop(module, batches, optimizer, clip, lr=0.05, weight_decay=0.01):
     """The model after a loop of `torch.optim` over (x, y, weight) of its steps."""
-    options = {"lr": lr, "weight_decay": weight_decay}
+    named = dict(module.named_parameters())
+    spared = [p for name, p in named.items() if name.endswith("bias")]
+    decaying = [p for name, p in named.items() if not name.endswith("bias")]
+    groups = [{"params": decaying, "weight_decay": weight_decay}, {"params": spared}]
     if optimizer == "adam":
-        work = torch.optim.Adam(module.parameters(), **options)
+        work = torch.optim.Adam(groups, lr=lr)
     else:
         share = 0.9 if optimizer == "momentum" else 0.0
-        work = torch.optim.SGD(module.parameters(), momentum=share, **options)
+        work = torch.optim.SGD(groups, lr=lr, momentum=share)
     module.train()
     for x, y, weight in batches:
         work.zero_grad()

@@ -102,7 +102,9 @@ def test_descent_is_that_of_torch_optim():
     start = task.layout.flatten(module)
     end = work.descend(start[None], lr=0.3, steps=5, weight_decay=0.01)
     ((x, y),) = list(work)
-    optimiser = torch.optim.SGD(module.parameters(), lr=0.3, weight_decay=0.01)
+    weights, biases = ([p for p in module.parameters() if p.dim() == axes] for axes in (2, 1))
+    groups = [{"params": weights, "weight_decay": 0.01}, {"params": biases}]
+    optimiser = torch.optim.SGD(groups, lr=0.3)
     for _ in range(5):
         optimiser.zero_grad()
         nn.functional.cross_entropy(module(x), y).backward()

@@ -1,4 +1,4 @@
-"""Which rows belong to which client, and which of them are trained on."""
+"""Which rows belong to which client."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import warnings
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from coterie.core.errors import CoterieWarning, DataError
-from coterie.data.federation import split_parts
 from coterie.data.tables.columns import Column
 
 Rows = NDArray[np.int64]
@@ -22,6 +20,19 @@ class ClientRows(NamedTuple):
     names: tuple[str, ...]  # [m]
     rows: Rows  # [N] places in the table
     offsets: Rows  # [m + 1]: client i has rows[offsets[i]:offsets[i + 1]]
+
+    def chosen(self, mask: NDArray[np.bool_]) -> ClientRows:
+        """The same clients with some of their rows [N], maybe none of some."""
+        owner = np.repeat(np.arange(len(self.names)), np.diff(self.offsets))
+        sizes = np.bincount(owner[mask], minlength=len(self.names))
+        return ClientRows(self.names, self.rows[mask], offsets_of(sizes))
+
+    def without_empty(self) -> ClientRows:
+        """The clients that have rows."""
+        sizes = np.diff(self.offsets)
+        pairs = zip(self.names, sizes.tolist(), strict=True)
+        names = tuple(name for name, size in pairs if size)
+        return ClientRows(names, self.rows, offsets_of(sizes[sizes > 0]))
 
 
 def group_rows(client: Column, *, fewest: int = 2) -> ClientRows:
@@ -60,17 +71,22 @@ def drop_small_clients(clients: ClientRows, least: int, *, fewest: int = 2) -> C
     return ClientRows(names, clients.rows[np.repeat(stay, sizes)], offsets_of(sizes[stay]))
 
 
-def split_rows(clients: ClientRows, share: float, seed: int) -> tuple[ClientRows, ClientRows]:
-    """Every client's rows split at random, `share` of them to train on, at least one each way.
+def drop_unlabelled(clients: ClientRows, label: Column) -> ClientRows:
+    """The rows that have a label; how many are left out is a warning.
 
-    How depends on the client's name, so that it is the same wherever the client is.
+    Where none has one, all stay, to be refused.
     """
-    each = torch.from_numpy(clients.rows).split(np.diff(clients.offsets).tolist())
-    train, test = (
-        ClientRows(clients.names, torch.cat(part).numpy(), offsets_of([*map(len, part)]))
-        for part in split_parts(each, share, seed, clients.names)
+    labelled = ~label.missing[clients.rows]
+    out = int((~labelled).sum())
+    if not out or out == len(labelled):
+        return clients
+    warnings.warn(
+        f"{out:,} of {len(labelled):,} rows have no label in the column `{label.name}` and are "
+        "left out",
+        CoterieWarning,
+        stacklevel=2,
     )
-    return train, test
+    return clients.chosen(labelled)
 
 
 def offsets_of(sizes: NDArray[np.int64] | list[int]) -> Rows:

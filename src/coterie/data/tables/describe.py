@@ -14,8 +14,8 @@ from coterie.data.federation import Federation
 from coterie.data.tables import quality
 from coterie.data.tables.arrays import Arrays, read_npz
 from coterie.data.tables.client_rows import ClientRows, group_rows, offsets_of
-from coterie.data.tables.columns import LARGEST, Column, client_column, read_column
-from coterie.data.tables.labels import Labels, looks_like_classes, read_labels
+from coterie.data.tables.columns import LARGEST, Column, as_text, client_column, read_column
+from coterie.data.tables.labels import Labels, read_labels, target_doubts
 from coterie.data.tables.read import existing_path, source_name
 from coterie.data.tables.statistics import category_counts, column_moments, total_counts
 from coterie.data.tables.table import Table, is_array_folder
@@ -53,14 +53,15 @@ def describe_table(table: Any, settings: Table, name: str) -> str:
     owner = client_column(table, settings.client)
     clients = group_rows(owner)
     label = read_column(table, settings.label) if settings.has_label(table) else None
+    unlabelled = []
+    if label is not None and bool((gone := label.missing).any()) and not bool(gone.all()):
+        unlabelled = [f"{int(gone.sum()):,} of {len(gone):,} rows have no label and are left out"]
+        clients = clients.chosen(~gone[clients.rows]).without_empty()
     names = settings.chosen(table)
     told, wrong = describe_label(label, settings, clients, scaled=settings.scale_target)
-    problems = quality.size_problems(clients, settings.min_samples) + wrong
-    if label is not None and settings.target == "auto" and looks_like_classes(label):
-        problems.append(
-            f"the label `{label.name}` holds a few whole numbers of a real type and is taken for "
-            "a regression: say target=classification if they are classes"
-        )
+    problems = unlabelled + quality.size_problems(clients, settings.min_samples) + wrong
+    if label is not None:
+        problems += target_doubts(label, settings.target, clients.rows)
     if not names:
         problems.append("there is no column of features, which is refused")
     evidence = quality.collect_evidence(owner, label)
@@ -69,6 +70,8 @@ def describe_table(table: Any, settings: Table, name: str) -> str:
     lines += [*size_lines(clients), *told, "", "features"]
     for feature in names:
         column = read_column(table, feature)
+        if feature in settings.category_columns:
+            column = as_text(column)
         lines.append(f"  {feature[:width]:{width}}  {column_summary(column, clients)}")
         problems += quality.column_problems(column, evidence)
     return format_page(lines, problems)

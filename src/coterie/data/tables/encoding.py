@@ -11,8 +11,20 @@ from numpy.typing import NDArray
 
 from coterie.core.errors import DataError
 from coterie.data.tables.client_rows import ClientRows, Rows
-from coterie.data.tables.columns import Column, as_text, check_finite, read_column, text_as_numbers
-from coterie.data.tables.statistics import category_counts, column_moments, total_counts
+from coterie.data.tables.columns import (
+    Column,
+    as_text,
+    check_finite,
+    read_column,
+    text_as_dates,
+    text_as_numbers,
+)
+from coterie.data.tables.statistics import (
+    category_counts,
+    column_moments,
+    largest_second_moment,
+    total_counts,
+)
 
 
 @dataclass(frozen=True)
@@ -25,6 +37,7 @@ class Scaled:
     fill: float  # the mean of the training rows of all clients
     indicator: bool  # a second feature is 1 where the number is missing
     date: bool = False  # whether the number is of days
+    unit: float = 1.0  # all its features are divided by this
 
     @property
     def names(self) -> list[str]:
@@ -45,6 +58,7 @@ class Indicator:
     """1 where a value is missing: all that a column tells whose known values are all the same."""
 
     column: str
+    unit: float = 1.0
 
     @property
     def names(self) -> list[str]:
@@ -67,6 +81,7 @@ class OneHot:
     words: tuple[str, ...]  # the common categories; the name is that in the schema of an app
     other: bool  # some categories are rare, and share a feature with those never seen
     missing: bool  # training had missing values
+    unit: float = 1.0
 
     @property
     def names(self) -> list[str]:
@@ -132,9 +147,29 @@ def encode_rows(table: Any, encoders: Sequence[Encoder], rows: Rows) -> NDArray[
     begin = 0
     for encoder, width in zip(encoders, widths, strict=True):
         column = fit_column(read_column(table, encoder.column), encoder)
-        encoder.write(column, rows, out[:, begin : begin + width])
+        features = out[:, begin : begin + width]
+        encoder.write(column, rows, features)
+        if encoder.unit != 1:
+            features /= encoder.unit
         begin += width
     return out
+
+
+def shared_unit(x: NDArray[np.float32], offsets: Rows, most: float) -> float:
+    """What to divide all features [n, d] by, so that no client's are too large for a step size.
+
+    The largest eigenvalue of a client's mean of x x' is what limits its step size. Each client says
+    its own, and the features are divided by one number where the largest of all exceeds `most`.
+
+    >>> x = np.array([[3.0, 4.0], [0.0, 1.0]], np.float32)
+    >>> shared_unit(x, np.array([0, 1, 2]), 1.0), shared_unit(x, np.array([0, 1, 2]), 25.0)
+    (5.0, 1.0)
+    """
+    largest = max(
+        largest_second_moment(x[begin:end], most)
+        for begin, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
+    )
+    return float((largest / most) ** 0.5) if largest > most else 1.0
 
 
 def fit_column(column: Column, encoder: Encoder) -> Column:
@@ -144,6 +179,8 @@ def fit_column(column: Column, encoder: Encoder) -> Column:
     """
     if isinstance(encoder, OneHot):
         return as_text(column)
+    if isinstance(encoder, Scaled) and encoder.date:
+        column = text_as_dates(column)
     dates, empty = column.kind == "date", bool(column.missing.all())
     if isinstance(encoder, Scaled) and encoder.date != dates and not empty:
         wanted = "dates or times" if encoder.date else "numbers"

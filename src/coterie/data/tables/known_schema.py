@@ -8,16 +8,23 @@ from typing import Any
 import numpy as np
 import torch
 
-from coterie.core.errors import DataError
+from coterie.core.errors import DataError, SettingError
 from coterie.data.federation import Federation
 from coterie.data.tables.arrays import read_npz
-from coterie.data.tables.client_rows import drop_small_clients, group_rows, split_rows
+from coterie.data.tables.client_rows import drop_small_clients, drop_unlabelled, group_rows
 from coterie.data.tables.columns import as_text, client_column, read_column
 from coterie.data.tables.encoding import OneHot, encode_rows
 from coterie.data.tables.labels import absent_labels
 from coterie.data.tables.read import existing_path, source_name
 from coterie.data.tables.schema import Schema
-from coterie.data.tables.table import Table, is_array_folder, make_samples, split_arrays
+from coterie.data.tables.table import (
+    Table,
+    encode_split,
+    is_array_folder,
+    make_samples,
+    split_arrays,
+    split_table,
+)
 
 
 def node_federation(schema: Schema, settings: Table, seed: int) -> Federation:
@@ -38,27 +45,23 @@ def node_federation(schema: Schema, settings: Table, seed: int) -> Federation:
         own = split_arrays(arrays, clients, labels, settings, seed, name)
         return replace(own, schema=schema)
     label = settings.label if schema.labelled else ""
-    settings = replace(settings, features=",".join(schema.columns), label=label)
+    if settings.test:
+        raise SettingError(
+            "`test` must be empty over a network, where every node has a table of its own: name a "
+            f"column, as in split=part, got {settings.test}"
+        )
+    settings = replace(settings, features=",".join(schema.columns), label=label, categorical="")
     table = settings.read(settings.path)
     check_categories(schema, table, name)
     clients = group_rows(client_column(table, settings.client), fewest=1)
-    clients = drop_small_clients(clients, settings.min_samples, fewest=1)
     own_label = read_column(table, label) if settings.has_label(table) else None
+    if own_label is not None:
+        clients = drop_unlabelled(clients, own_label)
+    clients = drop_small_clients(clients, settings.min_samples, fewest=1)
     labels = schema.labels(own_label, clients.rows, len(table), name)
-    train, test = (
-        make_samples(torch.from_numpy(encode_rows(table, schema.encoders, part.rows)), labels, part)
-        for part in split_rows(clients, settings.train_share, seed)
-    )
-    return Federation(
-        train,
-        test,
-        name=name,
-        clients=clients.names,
-        features=schema.features,
-        classes=schema.classes,
-        labelled=schema.labelled,
-        schema=schema,
-    )
+    split = split_table(table, clients, labels, settings, seed)
+    x = encode_rows(table, schema.encoders, split.train.rows)
+    return encode_split(table, x, split, labels, schema, name)
 
 
 def check_categories(schema: Schema, table: Any, name: str) -> None:

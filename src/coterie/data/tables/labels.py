@@ -8,14 +8,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.core.errors import DataError, SettingError
+from coterie.core.errors import DataError
 from coterie.data.tables.client_rows import ClientRows
 from coterie.data.tables.columns import LARGEST, Column, as_text, sort_key, text_as_numbers
 from coterie.data.tables.statistics import column_moments
 
 TARGETS = ["auto", "classification", "regression"]
 SHOWN = 5  # classes that a sentence lists
-MANY = 100  # whole numbers of more kinds than this may be classes or targets: the user must say
+MANY = 20  # whole numbers of more kinds than this are targets, unless they look like codes
+REPEATS = 3  # rows of a class on average, of whole numbers that are classes
+CODES = 5  # rows of the rarest class, of many whole numbers that are codes of classes
 
 
 class Labels(NamedTuple):
@@ -64,9 +66,9 @@ def absent_labels(rows: int) -> Labels:
 def read_labels(column: Column, target: str, rows: NDArray[np.int64]) -> Labels:
     """Classes or targets of a label column; only `rows` count, the others get 0.
 
-    `auto` takes text, booleans and whole numbers of at most 100 kinds as classes and real
-    numbers as targets. Classes are numbered in the order of their names, or of the numbers they
-    are. Targets keep their units: see `fit_target`.
+    `auto` takes text, booleans and whole numbers of few kinds as classes, real numbers and whole
+    ones of many kinds as targets. Classes are numbered in the order of their names, or of the
+    numbers they are. Targets keep their units: see `fit_target`.
     """
     used = replace(column, values=column.values[rows])
     check_label(used)
@@ -104,14 +106,52 @@ def check_label(column: Column) -> None:
 
 def guess_target(column: Column) -> str:
     """What `target=auto` stands for."""
-    if column.kind not in ("text", "bool", "whole"):
-        return "regression"
-    if column.kind == "whole" and (kinds := len(np.unique(column.values))) > MANY:
-        raise SettingError(
-            f"the label column `{column.name}` holds {kinds:,} different whole numbers: "
-            "say target=classification or target=regression"
-        )
-    return "classification"
+    if column.kind == "whole":
+        return "classification" if are_codes(column.values) else "regression"
+    return "classification" if column.kind in ("text", "bool") else "regression"
+
+
+def are_codes(values: NDArray[Any]) -> bool:
+    """Whether whole numbers are classes rather than amounts.
+
+    They are where they have few kinds that come again and again; where there are many kinds, only
+    if they number the classes from 0 or 1 without a gap, and each has several rows.
+
+    >>> are_codes(np.repeat([1, 5, 9], 4)), are_codes(np.arange(18, 80).repeat(9))
+    (True, False)
+    >>> are_codes(np.arange(62).repeat(9)), are_codes(np.arange(62))
+    (True, False)
+    """
+    kinds, counts = np.unique(values, return_counts=True)
+    if len(kinds) <= MANY:
+        return len(kinds) <= 2 or len(values) >= REPEATS * len(kinds)
+    numbered = kinds[0] in (0, 1) and kinds[-1] - kinds[0] == len(kinds) - 1
+    return bool(numbered and counts.min() >= CODES)
+
+
+def target_doubts(column: Column, target: str, rows: NDArray[np.int64]) -> list[str]:
+    """What `target=auto` took a label for that may be something else; only `rows` count."""
+    values = column.values[rows]
+    used = replace(column, values=values)
+    if target != "auto" or used.missing.any():
+        return []
+    if looks_like_classes(used):
+        return [
+            f"the label column `{column.name}` holds a few whole numbers but is of a real type, "
+            "so it is taken for a regression: say target=classification if they are classes"
+        ]
+    if column.kind != "whole" or (kinds := len(np.unique(values))) <= 2:
+        return []
+    if not are_codes(values):
+        taken, other = "a regression", "classification if they are classes"
+    elif kinds > MANY:
+        taken, other = "a classification", "regression if they are amounts"
+    else:
+        return []
+    return [
+        f"the label column `{column.name}` holds {kinds:,} different whole numbers and is taken "
+        f"for {taken}: say target={other}"
+    ]
 
 
 def as_targets(column: Column) -> Labels:

@@ -230,6 +230,39 @@ def read_folder(folder: Path, client: str, text: list[str]) -> Any:
     return whole.append_column(client, owners)
 
 
+def append_rows(table: Any, rows: Any, name: str) -> Any:
+    """A table with the rows of another one, with the same columns, under its own.
+
+    What is text in one of them is text in both.
+    """
+    pyarrow = import_arrow()
+    columns = []
+    for column in table.column_names:
+        pair = [plain_column(each.column(column)) for each in (table, rows)]
+        if any(is_plain_text(each.type) for each in pair):
+            pair = [each.cast("large_string") for each in pair]
+        columns.append(pair)
+    tables = [pyarrow.table(list(own), table.column_names) for own in zip(*columns, strict=True)]
+    try:
+        return pyarrow.concat_tables(tables, promote_options="permissive")
+    except pyarrow.ArrowException as error:
+        raise DataError(
+            f"{name} must have columns of the same types as the other rows: {first_line(error)}"
+        ) from error
+
+
+def plain_column(column: Any) -> Any:
+    """A column whose values are not codes."""
+    codes = import_arrow().types.is_dictionary(column.type)
+    return column.cast(column.type.value_type) if codes else column
+
+
+def is_plain_text(kind: Any) -> bool:
+    """Whether a column of this type holds text as it is."""
+    types = import_arrow().types
+    return bool(types.is_string(kind) or types.is_large_string(kind))
+
+
 def table_from_object(source: Any) -> Any:
     """A table of an object: Arrow, pandas, polars, Hugging Face `datasets`, or a dict of columns.
 

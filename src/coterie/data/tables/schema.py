@@ -11,6 +11,8 @@ run leaves it in its folder, so that rows which come later are read alike:
     labelled   whether there was one in training
     classes    what the outputs 0, 1, ... of a model mean; none for a regression
     target     of a regression: a model's output times `scale` plus `centre` is in the label's units
+    rows       how many a client trained on, the median: what a network of fitting size goes by
+    missing    values that mean missing, besides empty ones
     shape      of one sample
     features   names of the numbers of a sample, in their order
     encoders   how each column becomes features, in the order of these; none where samples are
@@ -20,6 +22,7 @@ run leaves it in its folder, so that rows which come later are read alike:
                  Indicator  1 where the value is missing
                  OneHot     a feature for each of `words`, then one for all others if `other`, then
                             one for missing values if `missing`; 1 in that of the value
+               all features of a column are then divided by its `unit`, mostly 1
 """
 
 from __future__ import annotations
@@ -48,6 +51,7 @@ from coterie.data.tables.labels import (
     as_known_classes,
     check_label,
 )
+from coterie.data.tables.missing import blank_missing
 from coterie.data.tables.read import read_table
 
 VERSION = 1  # of schema.json
@@ -65,6 +69,8 @@ class Schema:
     client: str = "client"  # the columns of these names
     label: str = "label"
     target: TargetScale = AS_THEY_ARE
+    rows: int = 0  # that a client trains on, the median; 0: not known
+    missing: tuple[str, ...] = ()  # values that mean missing
 
     @classmethod
     def of_federation(cls, data: Federation) -> Schema:
@@ -94,6 +100,8 @@ class Schema:
                 str(raw.get("client", "client")),
                 str(raw.get("label", "label")),
                 TargetScale(**raw.get("target", {})),
+                int(raw.get("rows", 0)),
+                tuple(raw.get("missing", ())),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(f"the schema is damaged: {error!r}") from error
@@ -108,6 +116,8 @@ class Schema:
             "labelled": self.labelled,
             "classes": list(self.classes),
             "target": self.target._asdict(),
+            "rows": self.rows,
+            "missing": list(self.missing),
             "shape": list(self.shape),
             "features": list(self.features),
             "encoders": encoders,
@@ -134,7 +144,7 @@ class Schema:
         They come in any order, and others may stand among them. Where one is not there, a sentence
         names it.
         """
-        return read_table(
+        table = read_table(
             source,
             client=self.client,
             wanted=[*self.columns, *wanted],
@@ -142,6 +152,7 @@ class Schema:
             only=True,
             text=self.text_columns,
         )
+        return blank_missing(table, self.missing, self.columns)
 
     def encode(self, source: Any) -> Tensor:
         """The features [n, d] of new rows: a file, a frame, an Arrow table; arrays where they are.

@@ -15,10 +15,10 @@ columns become features of type float32:
 Nothing is pooled to learn this. A client says how many values it has, their sum and their sum of
 squares, and how often it has each category; these are added up. Test rows have no part in it.
 
-Labels that are text, booleans, or whole numbers of at most 100 kinds are classes; real numbers
-are targets of a regression. `target` says otherwise. Targets are scaled as numbers are, so that
-losses have no unit; predictions are in the label's. A table without a label is for algorithms that
-cluster samples; where it has one, their clusters are scored by it.
+Labels that are text, booleans, or whole numbers of few kinds are classes; real numbers, and whole
+ones of many kinds, are targets of a regression. `target` says otherwise. Targets are scaled as
+numbers are, so that losses have no unit; predictions are in the label's. A table without a label is
+for algorithms that cluster samples; where it has one, their clusters are scored by it.
 """
 
 from __future__ import annotations
@@ -26,87 +26,54 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.core.errors import CoterieWarning, SettingError
-from coterie.core.settings import Settings, setting
-from coterie.core.validate import at_least, between, one_of
+from coterie.core.errors import CoterieWarning, DataError, SettingError
 from coterie.data.federation import Federation, Samples
 from coterie.data.tables.arrays import Arrays, read_npz
-from coterie.data.tables.client_rows import ClientRows, drop_small_clients, group_rows, split_rows
-from coterie.data.tables.columns import check_finite, client_column, read_column
-from coterie.data.tables.encoding import Encoder, encode_rows, fit_encoder
+from coterie.data.tables.client_rows import (
+    ClientRows,
+    drop_small_clients,
+    drop_unlabelled,
+    group_rows,
+)
+from coterie.data.tables.columns import as_text, check_finite, client_column, read_column
+from coterie.data.tables.encoding import Encoder, encode_rows, fit_encoder, shared_unit
 from coterie.data.tables.labels import (
     AS_THEY_ARE,
-    TARGETS,
     Labels,
     absent_labels,
     fit_target,
-    looks_like_classes,
     read_labels,
+    target_doubts,
 )
+from coterie.data.tables.missing import blank_missing
 from coterie.data.tables.quality import numeric_text_problems
-from coterie.data.tables.read import client_files, existing_path, file_kind, read_table, source_name
+from coterie.data.tables.read import (
+    append_rows,
+    client_files,
+    existing_path,
+    file_kind,
+    read_table,
+    source_name,
+)
 from coterie.data.tables.schema import Schema
+from coterie.data.tables.splits import TEST, TRAIN, Split, SplitBy, named_parts, split_clients
+from coterie.data.tables.table_settings import USUAL_LABEL, TableSettings
 
-USUAL_LABEL = "label"  # a table may lack the column of this name, and has no label then
+# The largest second moment of a client's features with which the step size 0.1 is safe: that of a
+# linear model must be below 1 / (moment + 1) with squared errors, 4 / (moment + 1) with classes.
+MOST_CURVED = {"regression": 7.0, "classification": 30.0}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table(Settings):
+class Table(TableSettings):
     """A table of your own: a file or folder of rows, each with its client and maybe its label."""
-
-    path: str = setting(
-        "", "a .csv, .parquet, .feather or .arrow file, or a folder with a file per client"
-    )
-    client: str = setting("client", "column that says whose row it is; in a folder the file does")
-    label: str = setting(
-        USUAL_LABEL, "column to predict, or to score clusters of samples by; empty: none"
-    )
-    features: str = setting("", "columns to predict from, with commas between; empty: all others")
-    target: str = setting("auto", "what the label is; auto: by its type", one_of(*TARGETS))
-    train_share: float = setting(0.8, "share of a client's rows that it trains on", between(0, 1))
-    min_samples: int = setting(2, "rows that a client must have, else it is left out", at_least(2))
-    categories: int = setting(20, "features from text at most; rarer values share one", at_least(1))
-    standardise: bool = setting(True, "whether numbers are scaled to mean 0 and deviation 1")
-    scale_target: bool = setting(
-        True, "whether targets of a regression are scaled so, to learn", added=True, before=False
-    )
-
-    class_count: ClassVar[int] = 0  # as many as the labels show
-    pixel_scale: ClassVar[float] = 1.0
-    suggests: ClassVar[dict[str, Any]] = {
-        "network": "mlp",
-        "hidden": 32,
-        "split_seed": 0,
-        "validation": 0.15,
-        "early_stopping": 20,
-    }
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.client == self.label:
-            raise SettingError(
-                f"`client` and `label` of Table must be two columns, got {self.label} for both"
-            )
-        named = self.columns
-        for column in named:
-            if column in (self.client, self.label):
-                raise SettingError(
-                    f"`features` of Table must not name the client or the label, got {column}"
-                )
-        if len(set(named)) < len(named):
-            raise SettingError(
-                f"`features` of Table must name a column once, got {','.join(named)}"
-            )
-
-    @property
-    def columns(self) -> list[str]:
-        """The columns that `features` names; none: all but the client and the label."""
-        return [name.strip() for name in self.features.split(",") if name.strip()]
 
     def build(self, seed: int) -> Federation:
         """The federation of the table at `path`."""
@@ -122,15 +89,31 @@ class Table(Settings):
         """The Arrow table of a source, checked to have the columns that the settings name."""
         label = [self.label] if self.label else []
         named = [] if self.label == USUAL_LABEL else label
+        categories = self.category_columns
         table = read_table(
             source,
             client=self.client,
-            wanted=[self.client, *named, *self.columns],
+            wanted=[self.client, *named, *self.columns, *self.split_columns, *categories],
             welcome=label,
             only=bool(self.columns),
+            text=categories,
         )
         own = label if self.has_label(table) else []
-        return table.select([self.client, *own, *self.chosen(table)])
+        chosen = self.chosen(table)
+        table = blank_missing(table, self.missing_words, [*own, *chosen])
+        others = [name for name in self.split_columns if name not in chosen]
+        return table.select([self.client, *own, *chosen, *others])
+
+    def read_test(self, like: Any) -> Any:
+        """The rows of `test`, with the columns of a table that was read."""
+        rows = self.read(self.test)
+        lacking = [name for name in like.column_names if name not in rows.column_names]
+        if lacking:
+            raise DataError(
+                f"{source_name(self.test)} must have the columns of the other rows: it has no "
+                f"`{lacking[0]}`"
+            )
+        return rows.select(like.column_names)
 
     def has_label(self, table: Any) -> bool:
         """Whether a table has the label column; one that the user names it must have."""
@@ -138,7 +121,7 @@ class Table(Settings):
 
     def chosen(self, table: Any) -> list[str]:
         """The columns of features."""
-        taken = {self.client, self.label} if self.label else {self.client}
+        taken = {self.client, self.label, *self.split_columns} - {""}
         return self.columns or [name for name in table.column_names if name not in taken]
 
 
@@ -151,6 +134,9 @@ def is_array_folder(source: Any) -> bool:
 
 def prepare_arrays(arrays: Arrays, settings: Table, seed: int, name: str) -> Federation:
     """The federation of arrays, split."""
+    given = [*settings.split_columns, *([settings.test] if settings.test else [])]
+    if given:
+        raise SettingError(f"arrays are split by chance, for they have no columns, got {given[0]}")
     clients = drop_small_clients(arrays.clients, settings.min_samples)
     labels = (
         absent_labels(len(arrays.x))
@@ -165,9 +151,10 @@ def split_arrays(
     arrays: Arrays, clients: ClientRows, labels: Labels, settings: Table, seed: int, name: str
 ) -> Federation:
     """The federation of these clients' arrays, each split in training and test."""
+    split = split_clients(clients, split_by_chance(settings, labels, seed))
     train, test = (
         make_samples(arrays.x[torch.from_numpy(part.rows)], labels, part)
-        for part in split_rows(clients, settings.train_share, seed)
+        for part in (split.train, split.test)
     )
     return Federation(
         train,
@@ -177,50 +164,91 @@ def split_arrays(
         classes=labels.classes,
         labelled=labels.given,
     )
+
+
+def split_by_chance(settings: Table, labels: Labels, seed: int) -> SplitBy:
+    """What decides the part of a row where no column does."""
+    key = labels.values if settings.stratify and labels.given else None
+    return SplitBy(settings.train_share, seed, key)
+
+
+def split_table(
+    table: Any, clients: ClientRows, labels: Labels, settings: Table, seed: int, tested: int = 0
+) -> Split:
+    """The parts of a table whose last `tested` rows are those of a file to be tested on."""
+    by = split_by_chance(settings, labels, seed)
+    if settings.test:
+        part = np.full(len(table), TRAIN)
+        part[len(table) - tested :] = TEST
+        by = by._replace(part=part)
+    elif settings.split:
+        by = by._replace(part=named_parts(as_text(read_column(table, settings.split))))
+    elif settings.group:
+        by = by._replace(group=read_column(table, settings.group))
+    elif settings.time:
+        by = by._replace(time=read_column(table, settings.time))
+    return split_clients(clients, by)
 
 
 def prepare_table(table: Any, settings: Table, seed: int, name: str) -> Federation:
     """The federation of an Arrow table, split and encoded."""
-    clients = drop_small_clients(
-        group_rows(client_column(table, settings.client)), settings.min_samples
-    )
+    tested = 0
+    if settings.test:
+        rows = settings.read_test(table)
+        table, tested = append_rows(table, rows, source_name(settings.test)), len(rows)
+    clients = group_rows(client_column(table, settings.client))
+    label = read_column(table, settings.label) if settings.has_label(table) else None
+    if label is not None:
+        clients = drop_unlabelled(clients, label)
+    clients = drop_small_clients(clients, settings.min_samples)
     labels = absent_labels(len(table))
-    if settings.has_label(table):
-        label = read_column(table, settings.label)
+    if label is not None:
         labels = read_labels(label, settings.target, clients.rows)
-        if settings.target == "auto" and looks_like_classes(label):
-            warnings.warn(
-                f"the label column `{label.name}` holds a few whole numbers but is of a real type, "
-                "so it is taken for a regression: say target=classification if they are classes",
-                CoterieWarning,
-                stacklevel=4,
-            )
-    parts = split_rows(clients, settings.train_share, seed)
-    encoders = fit_encoders(table, settings, parts[0])
-    target = fit_target(labels, parts[0]) if settings.scale_target else AS_THEY_ARE
-    labels = labels.scaled(target)
-    train, test = (
-        make_samples(torch.from_numpy(encode_rows(table, encoders, part.rows)), labels, part)
-        for part in parts
-    )
+        for doubt in target_doubts(label, settings.target, clients.rows):
+            warnings.warn(doubt, CoterieWarning, stacklevel=4)
+    split = split_table(table, clients, labels, settings, seed, tested)
+    encoders = fit_encoders(table, settings, split.train)
+    target = fit_target(labels, split.train) if settings.scale_target else AS_THEY_ARE
+    x = encode_rows(table, encoders, split.train.rows)
+    if settings.standardise:
+        most = MOST_CURVED["regression" if labels.regression else "classification"]
+        unit = shared_unit(x, split.train.offsets, most)
+        encoders, x = [replace(encoder, unit=unit) for encoder in encoders], x / np.float32(unit)
     schema = Schema(
         tuple(encoders),
         labels.classes,
-        tuple(train.x.shape[1:]),
+        x.shape[1:],
         labels.given,
         client=settings.client,
         label=settings.label,
         target=target,
+        rows=int(np.median(np.diff(split.train.offsets))),
+        missing=settings.missing_words,
     )
+    return encode_split(table, x, split, labels.scaled(target), schema, name)
+
+
+def encode_split(
+    table: Any, x: NDArray[np.float32], split: Split, labels: Labels, schema: Schema, name: str
+) -> Federation:
+    """The federation of a table's parts by a schema; x are the features of the training rows."""
+
+    def encoded(part: ClientRows) -> Samples:
+        rows = encode_rows(table, schema.encoders, part.rows)
+        return make_samples(torch.from_numpy(rows), labels, part)
+
     return Federation(
-        train,
-        test,
+        make_samples(torch.from_numpy(x), labels, split.train),
+        encoded(split.test),
+        validation=None if split.validation is None else encoded(split.validation),
         name=name,
-        clients=clients.names,
+        clients=split.train.names,
         features=schema.features,
         classes=labels.classes,
         labelled=labels.given,
         schema=schema,
+        time=None if split.order is None else torch.from_numpy(split.order),
+        group=None if split.group is None else torch.from_numpy(split.group),
     )
 
 
@@ -230,7 +258,9 @@ def fit_encoders(table: Any, settings: Table, train: ClientRows) -> list[Encoder
     left_out: dict[str, list[str]] = {}
     for name in settings.chosen(table):
         column = check_finite(read_column(table, name))
-        for problem in numeric_text_problems(column):
+        known = name in settings.category_columns
+        column = as_text(column) if known else column
+        for problem in [] if known else numeric_text_problems(column):
             warnings.warn(problem, CoterieWarning, stacklevel=5)
         answer = fit_encoder(
             column, train, categories=settings.categories, standardise=settings.standardise

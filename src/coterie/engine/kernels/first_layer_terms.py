@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.kernel import Descent
+from coterie.engine.kernels.objective import zero_if_finished
 
 
 class FirstLayerTerms(NamedTuple):
@@ -74,6 +75,23 @@ class FirstLayerTerms(NamedTuple):
             left.append(left[-1] - self.lr * of_start)
             came.append(came[-1] - self.lr * of_anchor)
         return left, came
+
+
+class SparedBias:
+    """First-layer biases [b, h] that weight decay spares while the rest of their layer shrinks."""
+
+    def __init__(self, terms: FirstLayerTerms, start: Tensor, anchor: Tensor | None) -> None:
+        self.terms, self.anchor = terms, anchor
+        self.now = start.clone()
+        self.velocity = torch.zeros_like(start)
+
+    def step(self, slopes: Tensor, steps: list[int], step: int) -> None:
+        """A step along slopes [b, h, n], for clients that have not done all of their steps [b]."""
+        terms, gradient = self.terms, slopes.sum(2)
+        if self.anchor is not None:
+            gradient.add_(self.now - self.anchor, alpha=terms.pull)
+        self.velocity.mul_(terms.momentum).add_(gradient)
+        self.now.sub_(zero_if_finished(self.velocity, steps, step), alpha=terms.lr)
 
 
 def tensor_like(values: list[float], like: Tensor) -> Tensor:

@@ -28,6 +28,7 @@ class ObjectiveTerms:
             self.anchor, self.pull = layout.unflatten(anchor), layout.unflatten(pull)
         if descent.part is not None:
             self.moves = layout.unflatten(descent.part.to(layout.dtype))
+        self.spared = layout.spared
         self.weight_decay, self.clip, self.lead = descent.weight_decay, descent.rule.clip, lead
         alone = self.anchor is None and not self.weight_decay and not self.clip
         self.is_empty = alone and self.moves is None  # the losses are all there is
@@ -60,7 +61,10 @@ class ObjectiveTerms:
         if self.clip:
             found = clip_norms(self._moving(names, found), self.clip, self.lead)
         if self.weight_decay:
-            found = [g + self.weight_decay * w for g, w in zip(found, place, strict=True)]
+            found = [
+                g if name in self.spared else g + self.weight_decay * w
+                for name, g, w in zip(names, found, place, strict=True)
+            ]
         return self._moving(names, found)
 
     def _moving(self, names: Sequence[str], gradients: list[Tensor]) -> list[Tensor]:

@@ -14,10 +14,10 @@ somebody looks at it (displaced.py). X X' is the same in every round and kept wh
 
 A pull towards an anchor A and weight decay shrink all that there is by a factor, and the pull adds
 some of A: W is a multiple of W_0, one of A and a combination of samples, and Z the same of their
-outputs. Weights of samples only change dZ. With momentum the velocity V is such a sum as well: its
-outputs U = V X' and its combination are carried along as Z and S are. What is not linear in the
-gradient, clipping and Adam, is done on the weights (first_layer_terms.py). The result is that of
-ordinary descent, to rounding.
+outputs; a bias, which weight decay spares, is then carried along by itself. Weights of samples only
+change dZ. With momentum the velocity V is such a sum as well: its outputs U = V X' and its
+combination are carried along as Z and S are. What is not linear in the gradient, clipping and Adam,
+is done on the weights (first_layer_terms.py). The result is that of ordinary descent, to rounding.
 """
 
 from __future__ import annotations
@@ -29,7 +29,11 @@ from coterie.core.kernel import Descent
 from coterie.core.rows import Rows
 from coterie.engine.kernels.blocks import block_size
 from coterie.engine.kernels.displaced import BaseModels, DisplacedModels
-from coterie.engine.kernels.first_layer_terms import FirstLayerTerms, tensor_like
+from coterie.engine.kernels.first_layer_terms import (
+    FirstLayerTerms,
+    SparedBias,
+    tensor_like,
+)
 from coterie.engine.kernels.gram_cache import GramCache
 from coterie.engine.kernels.linear_layers import LinearLayers, ScratchBuffers
 from coterie.engine.kernels.matmul import selected_outputs
@@ -86,6 +90,8 @@ class SampleSpaceDescent:
         self.equal_steps = len(set(descent.steps)) == 1
         self.plain = descent.rule.optimizer == "sgd"
         self.first_terms = first_terms
+        self.spares = network.has_bias and first_terms.trained and first_terms.weight_decay > 0
+        self.spared_ends: list[Tensor] = []  # [b, h] of each block, if spared
         self.ids = descent.ids  # [m] whose samples the rows are; None: only some of theirs
         self.outputs = start.activations  # [m, h, n] of the first layer, if known
         self.batches = MiniBatches.of(descent, layout.dtype, rows.y.device)
@@ -124,7 +130,9 @@ class SampleSpaceDescent:
         bases = [(start, left)]
         if anchor is not None and came is not None:
             bases.append((anchor, came))
-        bias = [self._end_of_bias(bases, combinations)] if self.network.has_bias else []
+        bias = self.spared_ends and [torch.cat(self.spared_ends)]
+        if self.network.has_bias and not self.spares:
+            bias = [self._end_of_bias(bases, combinations)]
         ends = [end.flatten(1) for end in (*bias, *upper)]
         rest = torch.cat(ends, 1) if ends else z.new_empty(len(z), 0)
         width = self.network.width * self.x.shape[2]
@@ -145,9 +153,21 @@ class SampleSpaceDescent:
         """Where the first layer's bias [m, h] ends."""
         end = torch.zeros((), device=self.start.models.device)
         for base, share in bases:
-            bias = self.network.split(base.models)[1][base.index]
+            bias = self._biases(base)
             end = end + (bias if share is None else share[:, None] * bias)
         return end if combinations is None else end + combinations.sum(2)
+
+    def _biases(self, base: BaseModels) -> Tensor:
+        """The first layer's bias [m, h] of every client's model."""
+        return self.network.split(base.models)[1][base.index]
+
+    def _spared_bias(self, here: slice) -> SparedBias | None:
+        """The biases of some clients where weight decay pulls the rest of their layer."""
+        if not self.spares:
+            return None
+        pulled = self.anchor is not None and self.first_terms.pull > 0
+        anchor = self._biases(self.anchor)[here] if self.anchor is not None and pulled else None
+        return SparedBias(self.first_terms, self._biases(self.start)[here], anchor)
 
     def _descend(self, z: Tensor, anchor_z: Tensor | None, upper: list[Tensor]) -> Tensor | None:
         """Descend from first-layer outputs z [m, h, n]; those of the anchor attract, if any.
@@ -191,7 +211,7 @@ class SampleSpaceDescent:
         """The descent of some clients; where they come to is put into `upper` and `total`."""
         terms, last, optimizer = self.first_terms, max(self.steps[here]) - 1, self._optimizer()
         total.zero_()
-        gram = None
+        gram, bias = None, self._spared_bias(here)
         if last > 0:
             z, gram = z.clone(), self._gram(here)
         for step in range(last + 1):
@@ -204,7 +224,12 @@ class SampleSpaceDescent:
                 z.baddbmm_(slopes, reach, beta=terms.shrinkage, alpha=-terms.lr)
                 if anchor_z is not None:
                     z.add_(anchor_z, alpha=terms.lr * terms.pull)
+                if bias is not None:
+                    z.add_(bias.now[:, :, None], alpha=terms.lr * terms.weight_decay)
+            if bias is not None:
+                bias.step(slopes, self.steps[here], step)
         total *= -terms.lr
+        self.spared_ends += [] if bias is None else [bias.now]
 
     def _descend_with_momentum(
         self,
@@ -218,7 +243,7 @@ class SampleSpaceDescent:
         """The same with momentum: the velocity's combination and outputs are carried along."""
         terms, last, optimizer = self.first_terms, max(self.steps[here]) - 1, self._optimizer()
         velocity, outputs = torch.zeros_like(total.zero_()), torch.zeros_like(z)
-        gram = None
+        gram, bias = None, self._spared_bias(here)
         if last > 0:
             z, gram = z.clone(), self._gram(here)
         for step in range(last + 1):
@@ -238,7 +263,12 @@ class SampleSpaceDescent:
                     outputs.add_(z, alpha=terms.strength)
                 if anchor_z is not None:
                     outputs.sub_(anchor_z, alpha=terms.pull)
+                if bias is not None:
+                    outputs.sub_(bias.now[:, :, None], alpha=terms.weight_decay)
                 z.sub_(outputs, alpha=terms.lr)
+            if bias is not None:
+                bias.step(slopes, self.steps[here], step)
+        self.spared_ends += [] if bias is None else [bias.now]
 
     def _add_slopes(self, total: Tensor, slopes: Tensor, here: slice, step: int) -> Tensor | None:
         """Add the derivatives of a step to `total` [b, h, n]; the columns [b, s] they belong to."""

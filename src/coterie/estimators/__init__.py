@@ -1,0 +1,1 @@
+"""Estimators of scikit-learn over coterie."""
