@@ -140,6 +140,10 @@ WRONG = [
     ("network", "NoServe", "is not a network: .*module.shape, outputs.* got the class NoServe"),
     ("network", "untyped", "the parameter `width` of untyped needs a type or a default"),
     ("network", "listed", "the setting `widths` of listed must be of the type .* got list"),
+    ("algorithm", "NoStart", r"init of .*:NoStart must take \(self, start\), got \(self\)$"),
+    ("algorithm", "More", r"round of .* take \(self, state, clients\), got .*, clients, third\)$"),
+    ("federation", "Built", r"build of .*:Built must take \(self, seed\), got \(self\)$"),
+    ("network", "Made", r"module of .*:Made must take \(self, shape, outputs\), got \(self, s\)$"),
 ]
 
 
@@ -178,6 +182,22 @@ def test_what_is_of_another_kind_is_refused_in_a_sentence(own, kind, name, sente
         class Unknown(NoServe):
             size: Missing = 1
             def serve(self, state, clients): ...
+
+        @dataclass(frozen=True)
+        class NoStart(Listed):
+            def init(self): ...
+
+        @dataclass(frozen=True)
+        class More(Listed):
+            def round(self, state, clients, third): ...
+
+        @dataclass(frozen=True)
+        class Built:
+            def build(self): ...
+
+        @dataclass(frozen=True)
+        class Made:
+            def module(self, s): ...
         """,
     )
     with pytest.raises(SettingError, match=sentence) as refusal:

@@ -13,11 +13,22 @@ from typing import Any, get_type_hints
 from torch import nn
 
 from coterie.core.errors import SettingError, did_you_mean
-from coterie.core.function_settings import settings_of_function
+from coterie.core.function_settings import check_method, settings_of_function
 from coterie.core.imports import load_object
 from coterie.core.settings import check_setting_type
 from coterie.networks.given import settings_of_module
 from coterie.shelves import DEFAULT_NETWORK, SHELVES, entry_points_of
+
+# What a thing of each kind can do, and what it is given for it.
+METHODS: dict[str, dict[str, tuple[str, ...]]] = {
+    "algorithm": {
+        "init": ("start",),
+        "round": ("state", "clients"),
+        "serve": ("state", "clients"),
+    },
+    "federation": {"build": ("seed",)},
+    "network": {"module": ("shape", "outputs")},
+}
 
 
 def resolve(kind: str, name: str) -> type[Any]:
@@ -37,6 +48,8 @@ def resolve(kind: str, name: str) -> type[Any]:
         return SHELVES[kind][name]
     path = object_path(kind, name)
     owner = AS_SETTINGS[kind](path, load_object(path))
+    for method, given in METHODS[kind].items():
+        check_method(path, owner, method, given)
     check_setting_types(path, owner)
     return owner
 
@@ -133,7 +146,7 @@ def as_algorithm(path: str, found: Any) -> type[Any]:
     rule = "an algorithm is a frozen dataclass with the methods init, round and serve"
     if not (inspect.isclass(found) and is_dataclass(found)):
         raise SettingError(f"{path} is not an algorithm: {rule}, got {describe_object(found)}")
-    lacks = [name for name in ("init", "round", "serve") if not callable(getattr(found, name, 0))]
+    lacks = [name for name in METHODS["algorithm"] if not callable(getattr(found, name, 0))]
     if lacks:
         raise SettingError(
             f"{path} is not an algorithm: {rule}, it has no {' and no '.join(lacks)}"

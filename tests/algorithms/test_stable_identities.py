@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from coterie.algorithms.ifca import IFCA, State
-from coterie.algorithms.stable_identities import identities_rest, note_identities
 
 
 def state_of(cluster: list[int], stable: int) -> State:
@@ -13,15 +12,15 @@ def state_of(cluster: list[int], stable: int) -> State:
 
 def test_a_change_of_one_client_begins_the_count_anew() -> None:
     state, ids = state_of([0, 1, 1], 4), torch.tensor([0, 2])
-    rested = note_identities(state, ids, torch.tensor([0, 1]))
+    rested = IFCA(k=2).note_identities(state, ids, torch.tensor([0, 1]))
     assert (rested.cluster.tolist(), int(rested.stable)) == ([0, 1, 1], 5)
-    moved = note_identities(state, ids, torch.tensor([0, 0]))
+    moved = IFCA(k=2).note_identities(state, ids, torch.tensor([0, 0]))
     assert (moved.cluster.tolist(), int(moved.stable)) == ([0, 1, 0], 0)
 
 
 def test_nothing_is_noted_where_the_server_is_not_told() -> None:
     state = state_of([-1, -1], 3)
-    assert note_identities(state, torch.tensor([0, 1]), None) is state
+    assert IFCA(k=2).note_identities(state, torch.tensor([0, 1]), None) is state
 
 
 @pytest.mark.parametrize(
@@ -31,14 +30,14 @@ def test_nothing_is_noted_where_the_server_is_not_told() -> None:
 )
 def test_identities_rest_but_for_every_recheck(stable: int, rest: bool) -> None:
     ifca = IFCA(k=2, stable=2, recheck=3)
-    assert identities_rest(ifca, state_of([0, 1], stable), torch.tensor([0, 1])) is rest
+    assert ifca.identities_rest(state_of([0, 1], stable), torch.tensor([0, 1])) is rest
 
 
 def test_who_is_unknown_is_sent_all_models() -> None:
     ifca, state = IFCA(k=2, stable=2), state_of([0, -1], 2)
-    assert identities_rest(ifca, state, torch.tensor([0]))
-    assert not identities_rest(ifca, state, torch.tensor([0, 1]))
+    assert ifca.identities_rest(state, torch.tensor([0]))
+    assert not ifca.identities_rest(state, torch.tensor([0, 1]))
 
 
 def test_identities_never_rest_unless_asked_for() -> None:
-    assert not identities_rest(IFCA(k=2), state_of([0, 1], 50), torch.tensor([0, 1]))
+    assert not IFCA(k=2).identities_rest(state_of([0, 1], 50), torch.tensor([0, 1]))

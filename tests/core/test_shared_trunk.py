@@ -21,3 +21,14 @@ def test_without_a_trunk_models_are_handed_through_uncopied():
     assert own is MODELS
     assert trunk.shape == (2, 0)
     assert sharing.whole(own, trunk) is MODELS
+
+
+def test_a_frozen_trunk_neither_moves_nor_is_sent():
+    part = torch.tensor([False, True, True, False])
+    frozen, trained = SharedTrunk(part, frozen=True), SharedTrunk(part)
+    assert frozen.moves is part
+    assert trained.moves is None
+    own, trunk = frozen.moving_parts(MODELS)
+    assert own.tolist() == [[1, 2], [5, 6]]
+    assert trunk.shape == (2, 0)
+    assert torch.equal(trained.moving_parts(MODELS)[1], trained.parts(MODELS)[1])

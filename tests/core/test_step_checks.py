@@ -204,6 +204,8 @@ MISTAKES = {
     "no steps": ("work", work(lambda c, w: c.descend(w, lr=1)), "either steps or epochs, got 0"),
     "both": ("work", work(lambda c, w: c.descend(w, lr=1, steps=1, epochs=2)), "got 1 and 2"),
     "no memory": ("work", work(lambda c, w: c.recall("x")), "who never kept x, as is client 0"),
+    "one row kept": ("work", work(lambda c, w: c.keep("x", w[:1])), r"a row of x .*\[1, 57\]"),
+    "nothing kept": ("work", work(lambda c, w: c.keep("x", w.sum())), r"each client, .* got \[\]"),
     "a lost model": (
         "work",
         work(lambda c, w: c.minimise(None, w[1:], lr=1, steps=1)),
@@ -227,8 +229,29 @@ MISTAKES = {
     "no serving": ("serve", lambda _, state, c: state, "Wrong.serve must return a Serving, got St"),
     "no clusters": ("serve", serve(lambda ids: None), r"cluster for each client, \[8\], got None"),
     "short clusters": ("serve", serve(lambda ids: ids[1:]), r"for each client, \[8\], got \[7\]"),
-    "no such model": ("serve", serve(lambda ids: ids), "must be from 0 to 0, .* got 1"),
-    "nobody's model": ("serve", serve(lambda ids: 0 * ids - 1), "must be from 0 to 0, .* got -1"),
+    "no such model": ("serve", serve(lambda ids: ids), "be whole numbers from 0 to 0, got 1"),
+    "nobody's model": ("serve", serve(lambda ids: 0 * ids - 1), "numbers from 0 to 0, got -1"),
+    "half clusters": ("serve", serve(lambda ids: ids / 2), "numbers from 0 to 0, got float32"),
+    "a served vector": (
+        "serve",
+        lambda _, state, c: Serving(state.model, c.ids, c.ids * 0),
+        r"the models that Wrong serves must be \[k, 57\], .* got \[57\]",
+    ),
+    "a served part": (
+        "serve",
+        lambda _, state, c: Serving(state.model[None, 1:], c.ids, c.ids * 0),
+        r"the models that Wrong serves must be \[k, 57\], .* got \[1, 56\]",
+    ),
+    "served strangers": (
+        "serve",
+        lambda _, state, c: Serving(state.model[None], c.ids + 1, c.ids * 0),
+        r"the ids that Wrong serves must be those of clients .* got \[1, 2, 3, 4, 5, 6, 7, 8\]",
+    ),
+    "served twice": (
+        "serve",
+        lambda _, state, c: Serving(state.model[None], c.ids * 0, c.ids * 0),
+        "the ids that Wrong serves .*, each once, got",
+    ),
 }  # fmt: skip
 
 

@@ -1,3 +1,6 @@
+import json
+from pathlib import Path
+
 import pytest
 from torch import nn
 
@@ -109,3 +112,24 @@ def test_a_run_that_fails_or_diverges_leaves_the_others():
 def test_what_is_wrong_is_said_in_a_sentence(arguments, settings, sentence):
     with pytest.raises(SettingError, match=sentence):
         coterie.compare(*arguments, **settings)
+
+
+def test_two_tables_of_one_name_are_two_federations_each_with_its_own_runs(tmp_path, capsys):
+    for name, shops in (("north", 3), ("south", 5)):
+        (tmp_path / name).mkdir()
+        rows = [f"{i % shops},{'ab'[i % 2]},{i % 7},{i % 2 + i / 90}" for i in range(shops * 12)]
+        text = "\n".join(["shop,label,a,b", *rows])
+        (tmp_path / name / "data.csv").write_text(text)
+    tables = ",".join(str(tmp_path / name / "data.csv") for name in ("north", "south"))
+    words = ["compare", "fedavg", tables, "client=shop", "label=label", "rounds=1", "seeds=1"]
+    assert cli.main([*words, "--workers", "1", "--out", str(tmp_path / "c")]) == 0
+    folders = [path for path in sorted((tmp_path / "c").iterdir()) if path.is_dir()]
+    assert len(folders) == 2
+    found = {}
+    for folder in folders:
+        config = json.loads((folder / "config.json").read_text())
+        clients = json.loads((folder / "clients.json").read_text())["clients"]
+        found[Path(config["settings"]["path"]).parent.name] = len(clients["cluster"])
+    assert found == {"north": 3, "south": 5}
+    printed = capsys.readouterr().out
+    assert printed.count("fedavg") >= 2

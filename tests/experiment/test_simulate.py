@@ -108,6 +108,18 @@ def test_what_is_wrong_with_an_argument_is_said_in_a_sentence(change, sentence):
         coterie.simulate(*arguments, rounds=1)
 
 
+def test_a_method_that_cannot_take_what_it_is_given_is_refused():
+    class Short(coterie.FedAvg):
+        def serve(self, state): ...
+
+    federation, task = coterie.load("rotated-digits", clients=4)
+    with pytest.raises(
+        SettingError,
+        match=r"serve of Short must take \(self, state, clients\), got \(self, state\)$",
+    ):
+        coterie.simulate(Short(), federation, task, rounds=1)
+
+
 def test_swapped_arguments_are_refused_in_a_sentence():
     federation, task = coterie.load("rotated-digits", clients=4)
     with pytest.raises(

@@ -1,19 +1,22 @@
 import random
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
 from coterie.cli import main as cli
-from coterie.core.errors import DataError
+from coterie.core.errors import CoterieError, DataError
 from coterie.data.tables.schema import read_schema
-from coterie.flower.app import app_from_arguments, read_app
+from coterie.flower.app import app_from_arguments, read_app, server_app
 from coterie.flower.node import NodeFile
+from coterie.flower.permission import load_allowed
 from coterie.flower.server import run_server
 from coterie.flower.settings import App
 from tests.flower.fake import FakeGrid, alike, simulated
+from tests.own import write_all
 
 
 def table(path: Path, hospitals="abcdef", rows=12, seed=0) -> Path:
@@ -150,3 +153,15 @@ def test_a_node_whose_table_does_not_fit_is_told_before_it_joins(tmp_path, capsy
     (tmp_path / "mine.csv").write_text(change(whole.read_text()))
     assert cli.main(command) == 2
     assert says in capsys.readouterr().err
+
+
+def test_what_fails_on_the_server_in_a_method_of_ones_own_is_told_with_its_line(own, tmp_path):
+    method, data, _ = write_all(own)
+    file = own.folder / f"{method}.py"
+    file.write_text(file.read_text().replace("mean = up.model", "mean = {}[up.model.dim()]"))
+    words = [f"{method}:Method", f"{data}:Blobs", "rounds=1", f"out={tmp_path / 'run'}", "nodes=1"]
+    app = app_from_arguments(words)
+    node = NodeFile(memory=str(tmp_path / "m"), allow=load_allowed([words[0], words[1]]))
+    grid, context = FakeGrid(app, [node]), SimpleNamespace(run_config=app.config(), run_id=1)
+    with pytest.raises(CoterieError, match=rf"KeyError: 2 \({method}.py, line \d+, in round\)"):
+        server_app()(grid, context)

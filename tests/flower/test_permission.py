@@ -1,5 +1,6 @@
 """A node runs what is coterie's own and what its file allows, and says nothing about the rest."""
 
+import re
 import sys
 from dataclasses import replace
 
@@ -128,3 +129,30 @@ def test_an_algorithm_may_use_steps_of_another_of_ones_own(own, tmp_path):
     files = [replace(file, allow=everything - {names[0]}) for file in thirds(tmp_path)]
     with pytest.raises(CoterieError, match="nothing else"):
         run_server(FakeGrid(app, files), app.config(), "1")
+
+
+FAULTS = {
+    "cohort.ids / {}['loss']": "KeyError: 'loss' \\({file}.py, line \\d+, in train\\)",
+    "models.view(7, -1, 3)": "RuntimeError: .* \\({file}.py, line \\d+, in train\\)",
+    "models.nothing": "AttributeError: .*'nothing' \\({file}.py, line \\d+, in train\\)",
+    "assert len(models) > 9, 'few'": "AssertionError: few \\({file}.py, line \\d+, in train\\)",
+    "cohort.loss(models[:, 1:])": "`models` must be .*, got \\[1, 34\\]",
+}
+
+
+@pytest.mark.filterwarnings("ignore::coterie.core.errors.CoterieWarning")
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_fails_in_a_step_on_a_node_is_told_with_its_line_and_no_folder(own, tmp_path, fault):
+    names, words = own_words(own)
+    file = own.folder / f"{names[0].partition(':')[0]}.py"
+    # Only where there are samples, as on a node: the server does not carry steps out.
+    file.write_text(file.read_text().replace("return Upload(", f"{fault}\n        return Upload("))
+    app = make_app(*words, out=str(tmp_path / "run"), nodes=3)
+    files = [replace(file, allow=load_allowed(names)) for file in thirds(tmp_path)]
+    with pytest.raises(CoterieError) as failure:
+        run_server(FakeGrid(app, files), app.config(), "1")
+    said = str(failure.value)
+    assert said.startswith("all nodes reply with an error: ")
+    assert re.search(FAULTS[fault].replace("{file}", file.stem), said), said
+    assert "\n" not in said
+    assert str(own.folder) not in said

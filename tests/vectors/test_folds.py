@@ -330,3 +330,9 @@ def test_updates_may_have_a_width_of_their_own_and_need_not_be_formed(seed):
     nobody = fold.finish(fold.start(), {})
     assert nobody.sum("square").tolist() == [[0.0] * 4] * 3
     assert nobody.mean("loss").tolist() == [[0.0]] * 3
+
+
+@pytest.mark.parametrize("sent", [{"model": torch.zeros(3, 2)}, {}], ids=["the same", "nothing"])
+def test_only_a_row_that_was_sent_says_where_a_client_is(sent):
+    with pytest.raises(CoterieError, match="a download that is an `Each`, got model"):
+        RowSent("model").clusters(torch.arange(3), None, sent)

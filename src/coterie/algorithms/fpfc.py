@@ -97,7 +97,7 @@ class FPFC(fpfc_path.PathSettings):
             raise SettingError(f"`apart` of FPFC needs a `lam` of your own, got {self.apart} and 0")
 
     def init(self, start: Start) -> State:
-        own, trunk = self.fused(start.task).parts(start.models(1)[0])
+        own, trunk = self.sharing(start.task).parts(start.models(1)[0])
         omega = own.repeat(start.clients, 1)
         size = torch.zeros(start.clients, dtype=torch.long)
         pairs = fusion.all_pairs(omega)
@@ -113,7 +113,7 @@ class FPFC(fpfc_path.PathSettings):
     def serve(self, state: State, clients: Clients) -> Serving:
         cluster = self.clusters(state)
         mean = fusion.cluster_means(state.omega, cluster, state.size)
-        models = self.fused(clients.task).whole(mean, state.trunk)
+        models = self.sharing(clients.task).whole(mean, state.trunk)
         heard = torch.where(state.size > 0, cluster, -1)
         clients, cluster = steps.with_newcomers(self.choose, models, heard, clients)
         return Serving(models, clients.ids, cluster[clients.ids])
@@ -127,11 +127,11 @@ class FPFC(fpfc_path.PathSettings):
 
     @on_client(origins={"omega": "zeta", "trunk": "trunk"})
     def train(self, cohort: Cohort, zeta: Tensor, trunk: Tensor, share: Tensor) -> Upload:
-        fused = self.fused(cohort.task)
-        omega = fused.whole(cohort.recall("omega"), trunk)
-        anchor, pull = fused.whole(zeta, trunk), self.rho * fused.part
+        sharing = self.sharing(cohort.task)
+        omega = sharing.whole(cohort.recall("omega"), trunk)
+        anchor, pull = sharing.whole(zeta, trunk), self.rho * sharing.part
         used = cohort.training_part(float(share))
-        omega, trunk = fused.parts(self.local_update(used, omega, pull=pull, anchor=anchor))
+        omega, trunk = sharing.parts(self.local_update(used, omega, pull=pull, anchor=anchor))
         cohort.keep("omega", omega)
         return Upload(omega, trunk, cohort.size)
 
@@ -168,6 +168,6 @@ class FPFC(fpfc_path.PathSettings):
         """The cluster of every device, [m]."""
         return fusion.connected_clusters(state.pairs, state.omega, self.nu)
 
-    def fused(self, task: Task) -> SharedTrunk:
+    def sharing(self, task: Task) -> SharedTrunk:
         """What of a model is each device's own and fused in pairs."""
         return SharedTrunk(task.layout.part(self.part))

@@ -61,8 +61,8 @@ class Fitted(NamedTuple):
 
 def best_on_path(fpfc: FPFC, state: State, start: Start) -> State:
     """The best clusters and models on a path of lambdas, falling from where all are one."""
-    fused = fpfc.fused(start.task)
-    common = fused.whole(state.omega[0], state.trunk)
+    sharing = fpfc.sharing(start.task)
+    common = sharing.whole(state.omega[0], state.trunk)
     ids, up = start.all_clients().run(fpfc.slope, model=common)
     top = float(torch.pdist(up.gradient).max()) if len(ids) > 1 else 1.0
     best, lams, least = Tensor(), [0.0], torch.inf
@@ -84,7 +84,7 @@ def best_on_path(fpfc: FPFC, state: State, start: Start) -> State:
         if not loss < least:
             break
         models, least = fitted, loss
-    own, trunk = fused.parts(models)
+    own, trunk = sharing.parts(models)
     lam, omega = largest_separating(lams, fpfc.a, own), own[best]
     pairs, zeta = fpfc.fuse(all_pairs(omega), omega, torch.arange(len(omega)), lam)
     unheard = torch.zeros_like(state.size)  # devices have yet to hear of their new start
@@ -121,7 +121,7 @@ def largest_separating(lams: list[float], a: float, models: Tensor) -> float:
 @on_client
 def slope(self: Any, cohort: Cohort, model: Tensor) -> Slope:
     gradient = cohort.gradient(model.expand(len(cohort), -1), statistics=False)
-    return Slope(gradient[:, self.fused(cohort.task).part])
+    return Slope(gradient[:, self.sharing(cohort.task).part])
 
 
 @on_client(fold=ByCluster)

@@ -35,9 +35,8 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.algorithms import steps
-from coterie.algorithms.ifca_start import check_combination, initial_models, initial_trunk
-from coterie.algorithms.stable_identities import identities_rest, note_identities
+from coterie.algorithms import ifca_start, steps
+from coterie.algorithms.stable_identities import StableIdentities
 from coterie.core.algorithm import Info, Serving, Start, Traits
 from coterie.core.clients import Clients, Each, on_client
 from coterie.core.cohort import Cohort
@@ -76,7 +75,7 @@ class Gradients(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class IFCA(StartSettings, Resampling):
+class IFCA(StableIdentities, StartSettings, Resampling):
     """Clients choose the cluster model with the lowest loss on their data and train it on."""
 
     traits: ClassVar[Traits] = Traits(clusters="k", models="models", withholds=True)
@@ -89,19 +88,15 @@ class IFCA(StartSettings, Resampling):
     share: str = setting("none", "trunk common to all clusters", one_of("none", "joint", "frozen"))
     head: str = setting("head", "the part that each cluster has of its own when a trunk is shared")
     trunk_rounds: int = setting(100, "rounds of FedAvg that train a frozen trunk", at_least(0))
-    stable: int = setting(
-        0, "rounds of rest after which clients get only their own model; 0: never", at_least(0)
-    )
-    recheck: int = setting(10, "rounds after which identities are chosen again", at_least(1))
     start_distance: float = setting(
         0.25, "distance of near-truth from the truth, in separations", at_least(0), added=True
     )
 
     def init(self, start: Start) -> State:
-        check_combination(self, start)
-        trunk, unknown = initial_trunk(self, start), torch.full((start.clients,), -1)
+        ifca_start.check_combination(self, start)
+        trunk, unknown = ifca_start.initial_trunk(self, start), torch.full((start.clients,), -1)
         state = State(torch.empty(0), trunk, unknown, torch.tensor(0))
-        return state._replace(models=initial_models(self, state, start))
+        return state._replace(models=ifca_start.initial_models(self, state, start))
 
     def round(self, state: State, clients: Clients) -> tuple[State, Info]:
         ids, up = self._answers(state, clients)
@@ -119,7 +114,7 @@ class IFCA(StartSettings, Resampling):
                 trunk = up.pooled_mean("trunk")
         after = state._replace(models=models, trunk=trunk)
         info = Info(ids, up.cluster, self.k, weights=up.weights)
-        return note_identities(after, ids, up.cluster), info
+        return self.note_identities(after, ids, up.cluster), info
 
     def serve(self, state: State, clients: Clients) -> Serving:
         models = self.sharing(clients.task).whole(state.models, state.trunk)
@@ -133,8 +128,8 @@ class IFCA(StartSettings, Resampling):
 
     @on_client(fold=ByCluster)
     def train_own(self, cohort: Cohort, model: Tensor, trunk: Tensor, cluster: Tensor) -> Upload:
-        own = self.sharing(cohort.task).whole(model, trunk)
-        return self._train(cohort, BestModel(cluster, own))
+        whole = self.sharing(cohort.task).whole(model, trunk)
+        return self._train(cohort, BestModel(cluster, whole))
 
     @on_client(fold=ByCluster)
     def differentiate(self, cohort: Cohort, models: Tensor, trunk: Tensor) -> Gradients:
@@ -145,8 +140,8 @@ class IFCA(StartSettings, Resampling):
     def differentiate_own(
         self, cohort: Cohort, model: Tensor, trunk: Tensor, cluster: Tensor
     ) -> Gradients:
-        own = self.sharing(cohort.task).whole(model, trunk)
-        return self._differentiate(cohort, BestModel(cluster, own))
+        whole = self.sharing(cohort.task).whole(model, trunk)
+        return self._differentiate(cohort, BestModel(cluster, whole))
 
     @on_client
     def choose(self, cohort: Cohort, models: Tensor, trunk: Tensor) -> steps.Choice:
@@ -158,40 +153,32 @@ class IFCA(StartSettings, Resampling):
 
     @on_client(origins={"model": "model"})
     def train_alone(self, cohort: Cohort, model: Tensor, trunk: Tensor) -> steps.OwnModel:
-        sharing = self.sharing(cohort.task)
-        whole = sharing.whole(model, trunk).expand(len(cohort), -1)
-        part = None if self.share == "none" else sharing.part
-        return steps.OwnModel(sharing.parts(self.local_update(cohort, whole, part=part))[0])
+        return ifca_start.train_with_trunk(self, cohort, model, trunk)
 
     def sharing(self, task: Task) -> SharedTrunk:
         """What of a model each cluster has of its own: all of it, or the head."""
-        return SharedTrunk(task.layout.part("all" if self.share == "none" else self.head))
+        own = task.layout.part("all" if self.share == "none" else self.head)
+        return SharedTrunk(own, frozen=self.share == "frozen")
 
     def _train(self, cohort: Cohort, best: BestModel) -> Upload:
         """Option II: what clients send that train the whole model of their cluster."""
-        sharing, frozen = self.sharing(cohort.task), self.share == "frozen"
-        part, cohort = sharing.part if frozen else None, self.descent_samples(cohort)
-        own, trunk = sharing.parts(self.local_update(cohort, best.model, part=part))
-        return Upload(best.cluster, own, trunk[:, :0] if frozen else trunk, cohort.size)
+        sharing, cohort = self.sharing(cohort.task), self.descent_samples(cohort)
+        trained = self.local_update(cohort, best.model, part=sharing.moves)
+        return Upload(best.cluster, *sharing.moving_parts(trained), cohort.size)
 
     def _differentiate(self, cohort: Cohort, best: BestModel) -> Gradients:
         """Option I: what clients send of the gradient at the whole model of their cluster."""
-        cohort = self.descent_samples(cohort)
-        own, trunk = self.sharing(cohort.task).parts(self.client_gradient(cohort, best.model))
-        trunk = trunk[:, :0] if self.share == "frozen" else trunk
-        return Gradients(best.cluster, own, trunk, cohort.size)
+        sharing, cohort = self.sharing(cohort.task), self.descent_samples(cohort)
+        gradient = self.client_gradient(cohort, best.model)
+        return Gradients(best.cluster, *sharing.moving_parts(gradient), cohort.size)
 
     def _answers(self, state: State, clients: Clients) -> tuple[Tensor, ClusterSums]:
         """Who answered, and the sums of what they sent; identities that rest are not chosen."""
-        rest, gradients = identities_rest(self, state, clients.ids), self.average == "gradients"
-        trunk = {"trunk": "trunk"} if self.share == "joint" else {}
-        changed = {"gradient" if gradients else "model": "model" if rest else "models", **trunk}
-        fold = ByCluster(
-            self.k,
-            models={} if gradients else changed,
-            updates=changed if gradients else {},
-            by_size=self.weighting == "size",
-        )
+        rest, gradients = self.identities_rest(state, clients.ids), self.average == "gradients"
+        shared = {"trunk": "trunk"} if self.share == "joint" else {}
+        changed = {"gradient" if gradients else "model": "model" if rest else "models", **shared}
+        models, updates = ({}, changed) if gradients else (changed, {})
+        fold = ByCluster(self.k, models, updates, by_size=self.weighting == "size")
         if not rest:
             step = self.differentiate if gradients else self.train
             return clients.run(step, fold=fold, models=state.models, trunk=state.trunk)

@@ -15,9 +15,10 @@ from torch import Tensor
 
 from coterie import starts
 from coterie.algorithms.fedavg import FedAvg
-from coterie.algorithms.steps import ask_losses, ask_models
+from coterie.algorithms.steps import OwnModel, ask_losses, ask_models
 from coterie.core.algorithm import Start
 from coterie.core.clients import Clients
+from coterie.core.cohort import Cohort
 from coterie.core.errors import SettingError
 from coterie.core.layout import keeps_statistics
 from coterie.core.validate import at_most_clients
@@ -79,3 +80,11 @@ def initial_models(ifca: IFCA, state: State, start: Start) -> Tensor:
         distance=ifca.start_distance,
     )
     return starts.begin_models(ifca.start, trial, ifca.tries, ifca.start_rounds)
+
+
+def train_with_trunk(ifca: IFCA, cohort: Cohort, model: Tensor, trunk: Tensor) -> OwnModel:
+    """What each client's training makes of its row of `model` [m, p], or of one for all [p]."""
+    sharing = ifca.sharing(cohort.task)
+    start = sharing.whole(model, trunk).expand(len(cohort), -1)
+    part = None if ifca.share == "none" else sharing.part
+    return OwnModel(sharing.parts(ifca.local_update(cohort, start, part=part))[0])

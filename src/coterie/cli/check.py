@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from coterie.core.errors import SettingError
@@ -37,12 +40,29 @@ def check_command(options: argparse.Namespace) -> int:
             f"broken  {promise}\n        {broken}" if broken else f"ok      {promise}", flush=True
         )
 
-    if len(names) == 1:
-        kind = resolve("algorithm", names[0])
-        check_algorithm(make_settings(kind, parse_settings(pairs, [kind])), tell=tell)
-    else:
-        plan = make_plan(options.words)
-        data = build_federation(plan.federation_name, plan.federation, plan.settings.data_seed)
-        check_algorithm(plan.algorithm, default_task(data, plan.network), data, tell=tell)
+    with each_warning_once():
+        if len(names) == 1:
+            kind = resolve("algorithm", names[0])
+            check_algorithm(make_settings(kind, parse_settings(pairs, [kind])), tell=tell)
+        else:
+            plan = make_plan(options.words)
+            data = build_federation(plan.federation_name, plan.federation, plan.settings.data_seed)
+            check_algorithm(plan.algorithm, default_task(data, plan.network), data, tell=tell)
     print(f"{found.count('')} of {len(found)} promises are kept")
     return BROKEN if any(found) else 0
+
+
+@contextmanager
+def each_warning_once() -> Iterator[None]:
+    """Show each warning once, however many of the small runs inside give it."""
+    said: set[str] = set()
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def show_once(message: Warning | str, *rest: Any, **more: Any) -> None:
+            if str(message) not in said:
+                said.add(str(message))
+                show(message, *rest, **more)
+
+        warnings.showwarning = show_once
+        yield

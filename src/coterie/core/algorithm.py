@@ -12,11 +12,16 @@ from torch import Tensor
 from coterie.core import seeds
 from coterie.core.clients import Clients
 from coterie.core.errors import CoterieError, DataError, SettingError
+from coterie.core.step_checks import (
+    check_models,
+    check_served_clients,
+    check_served_clusters,
+    check_shares,
+)
 from coterie.core.task import Task
 
 REDRAWS = 20  # draws that may coincide by chance, as of a few coin flips
 
-MIXTURE_ERROR = 1e-3  # by which shares may miss 1
 # What an algorithm that clusters samples suggests for tables: nothing is held out, and no label
 # decides which samples are trained on.
 WITHOUT_LABELS: dict[str, Any] = {"validation": 0.0, "stratify": False}
@@ -235,42 +240,16 @@ def next_state(algorithm: Algorithm[State], state: State, clients: Clients) -> t
     return after, info  # type: ignore[return-value]
 
 
-def check_served_clusters(name: str, serving: Serving) -> None:
-    """Refuse a serving in which a client has no model; those who choose themselves may have -1."""
-    ids, cluster, k = serving.ids, serving.cluster, len(serving.models)
-    if cluster is None or cluster.shape != ids.shape:
-        got = None if cluster is None else list(cluster.shape)
-        raise CoterieError(
-            f"the Serving of {name} must have a cluster for each client, {list(ids.shape)}, got "
-            f"{got}"
-        )
-    least = 0 if serving.choose is None else -1
-    outside = cluster[(cluster < least) | (cluster >= k)]
-    if len(outside):
-        raise CoterieError(
-            f"the clusters that {name} serves must be from 0 to {k - 1}, for so many are its "
-            f"models, got {int(outside[0])}"
-        )
-
-
 def serve_clients(algorithm: Algorithm[State], state: State, clients: Clients) -> Serving:
     """Whom an algorithm serves what; the cluster of a mixture is that of the largest share."""
     serving: Any = algorithm.serve(state, clients)
     name = type(algorithm).__name__
     if not isinstance(serving, Serving):
         raise CoterieError(f"{name}.serve must return a Serving, got {type(serving).__name__}")
-    shares = serving.mixture
-    if shares is None:
+    check_served_clients(name, serving, clients.ids)
+    check_models(f"the models that {name} serves", serving.models, clients.task.layout.size, ["k"])
+    if serving.mixture is None:
         check_served_clusters(name, serving)
         return serving
-    expected = [len(serving.ids), len(serving.models)]
-    if list(shares.shape) != expected:
-        raise CoterieError(
-            f"the mixture that {name} serves must be {expected}, a row for each client and a "
-            f"share for each model, got {list(shares.shape)}"
-        )
-    if bool((shares < 0).any()) or bool(((shares.sum(1) - 1).abs() > MIXTURE_ERROR).any()):
-        raise CoterieError(f"the shares that {name} serves must be at least 0 and sum to 1")
-    if serving.adapt is not None or serving.label is not None:
-        raise CoterieError(f"{name} must serve a mixture, or adapt or label, not both")
-    return serving._replace(cluster=shares.argmax(1))
+    check_shares(name, serving)
+    return serving._replace(cluster=serving.mixture.argmax(1))

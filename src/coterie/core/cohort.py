@@ -21,7 +21,7 @@ from coterie.core.local_scores import BestModel, LocalScores
 from coterie.core.local_work import LocalWork, OptimizerState, Pull, Steps
 from coterie.core.rows import Rows
 from coterie.core.samples import as_batch
-from coterie.core.step_checks import check_models
+from coterie.core.step_checks import check_kept_rows, check_models
 from coterie.core.task import Task
 from coterie.tensors.devices import CPU
 from coterie.tensors.lazy import to_device
@@ -107,7 +107,7 @@ class Cohort:
         A model that has diverged has infinite loss, never NaN, so that nobody chooses it; so has
         every model where a client has no sample.
         """
-        check_models("models", models, self.task.layout.size, ["k"], [len(self), "k"])
+        check_models("`models`", models, self.task.layout.size, ["k"], [len(self), "k"])
         with torch.no_grad():
             return self._scores.loss(models)
 
@@ -116,7 +116,7 @@ class Cohort:
 
         Rows outside `mask` have loss 0; elsewhere a model that has diverged has infinite loss.
         """
-        check_models("models", models, self.task.layout.size, ["k"], [len(self), "k"])
+        check_models("`models`", models, self.task.layout.size, ["k"], [len(self), "k"])
         with torch.no_grad():
             return self._scores.losses(models)
 
@@ -125,7 +125,7 @@ class Cohort:
 
         To train the chosen model on from here costs less than to train `models[cluster]`.
         """
-        check_models("models", models, self.task.layout.size, ["k"])
+        check_models("`models`", models, self.task.layout.size, ["k"])
         with torch.no_grad():
             return self._scores.choose(models)
 
@@ -164,7 +164,7 @@ class Cohort:
         they are after the batch stands in their place, and `Layout.step` makes a step of both;
         `descend` with steps=1 does the same. Without (False), they are meant to stay.
         """
-        check_models("model", model, self.task.layout.size, [len(self)], [len(self), "k"])
+        check_models("`model`", model, self.task.layout.size, [len(self)], [len(self), "k"])
         return self._work.gradient(
             self._next_address(),
             model,
@@ -215,7 +215,7 @@ class Cohort:
             raise CoterieError(
                 f"`descend` must be given either steps or epochs, got {steps} and {epochs}"
             )
-        check_models("start", start, self.task.layout.size, [len(self)], [len(self), "k"])
+        check_models("`start`", start, self.task.layout.size, [len(self)], [len(self), "k"])
         strength = None
         if anchor is not None:
             strength = torch.as_tensor(pull, dtype=start.dtype, device=self._device)
@@ -263,7 +263,7 @@ class Cohort:
 
         Clients are worked on one after another, whatever the kernel.
         """
-        check_models("start", start, self.task.layout.size, [len(self)], [len(self), "k"])
+        check_models("`start`", start, self.task.layout.size, [len(self)], [len(self), "k"])
         end, after = self._work.minimise(
             self._next_address(),
             objective,
@@ -324,7 +324,7 @@ class Cohort:
 
         A client may be left without any: it then has infinite loss, scores 0 and stands still.
         """
-        return self._with_samples(self._on.chosen(chosen), "among")
+        return self._with_samples(self._on.rows_in(chosen), "among")
 
     def by_label(self, label: Tensor, k: int) -> Cohort:
         """m k clients in the place of m: the samples of each with label 0, then those with 1, ...
@@ -381,5 +381,9 @@ class Cohort:
         return torch.where(known, rows, default)
 
     def keep(self, name: str, value: Tensor) -> None:
-        """Let each client keep its row of `value` [m, ...] until a later round."""
+        """Let each client keep its row of `value` [m, ...] until a later round.
+
+        A client that never takes part, but is served, keeps nothing.
+        """
+        check_kept_rows(name, value, len(self))
         self._memory.keep(name, self._on.ids, to_device(value, CPU))

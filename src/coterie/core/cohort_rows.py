@@ -58,7 +58,7 @@ class CohortRows:
         """The rows `place` [m, b] of each client; a -1, always behind the others, is none."""
         return self.rows.take(place.clamp_min(0))._replace(size=(place >= 0).sum(1))
 
-    def chosen(self, mask: Tensor) -> list[Tensor]:
+    def rows_in(self, mask: Tensor) -> list[Tensor]:
         """Which rows of each client a mask [m, n] names, padding left out."""
         rows = zip(mask, self.sizes, strict=True)
         return [torch.nonzero(row[:size]).flatten() for row, size in rows]

@@ -64,6 +64,20 @@ def settings_of_function(
     )
 
 
+def check_method(path: str, owner: type[Any], method: str, given: tuple[str, ...]) -> None:
+    """Refuse a class whose method cannot be called with what it is given."""
+    function = inspect.getattr_static(owner, method, None)
+    if not inspect.isfunction(function):
+        return
+    signature = inspect.signature(function)
+    try:
+        signature.bind(None, *given)
+    except TypeError:
+        raise SettingError(
+            f"{method} of {path} must take ({', '.join(['self', *given])}), got {signature}"
+        ) from None
+
+
 def parameter_field(owner: str, parameter: inspect.Parameter, annotated: Any) -> Any:
     """A parameter as the field of a settings class: its name, type and default."""
     empty = inspect.Parameter.empty

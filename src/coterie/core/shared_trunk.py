@@ -19,12 +19,23 @@ class SharedTrunk:
     """
 
     part: Tensor  # [d] which coordinates are each one's own, as `Layout.part` gives it
+    frozen: bool = False  # whether the trunk stays as it is while models are trained
+
+    @property
+    def moves(self) -> Tensor | None:
+        """The coordinates [d] that training moves; None: all of them."""
+        return self.part if self.frozen else None
 
     def parts(self, models: Tensor) -> tuple[Tensor, Tensor]:
         """Models [..., d] as what is their own [..., p] and the trunk [..., d - p]."""
         if bool(self.part.all()):
             return models, torch.empty(*models.shape[:-1], 0, dtype=models.dtype)
         return models[..., self.part], models[..., ~self.part]
+
+    def moving_parts(self, models: Tensor) -> tuple[Tensor, Tensor]:
+        """The same, the trunk being empty [..., 0] if it is frozen."""
+        own, trunk = self.parts(models)
+        return own, trunk[..., :0] if self.frozen else trunk
 
     def whole(self, own: Tensor, trunk: Tensor) -> Tensor:
         """Models [..., d] of what is their own and the trunk; undoes `parts`.

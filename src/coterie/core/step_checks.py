@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from coterie.core.clients import Each, Fold, declared_fold, is_client_step, step_name
 from coterie.core.errors import CoterieError
 from coterie.core.imports import read_annotations
+
+if TYPE_CHECKING:
+    from coterie.core.algorithm import Serving
+
+MIXTURE_ERROR = 1e-3  # by which shares may miss 1
 
 
 def declared_upload(step: Callable[..., Any]) -> Any:
@@ -93,4 +99,54 @@ def check_models(what: str, models: Tensor, size: int, *leading: list[int | str]
         if len(shape) == len(lead) + 1 and all(a in ("k", b) for a, b in fits):
             return
     shapes = " or ".join(f"[{', '.join(map(str, lead))}, {size}]" for lead in leading)
-    raise CoterieError(f"`{what}` must be {shapes}, for a model has {size} numbers, got {shape}")
+    raise CoterieError(f"{what} must be {shapes}, for a model has {size} numbers, got {shape}")
+
+
+def check_kept_rows(name: str, value: Tensor, clients: int) -> None:
+    """Refuse what is to be kept if it has not a row for each of so many clients."""
+    if value.dim() == 0 or len(value) != clients:
+        raise CoterieError(
+            f"`keep` must be given a row of {name} for each client, [{clients}, ...], got "
+            f"{list(value.shape)}"
+        )
+
+
+def check_served_clients(name: str, serving: Serving, ids: Tensor) -> None:
+    """Refuse a serving for others than the clients `ids`, or for one of them twice."""
+    served = serving.ids
+    whole = served.dim() == 1 and not served.is_floating_point()
+    if whole and len(served.unique()) == len(served) and bool(torch.isin(served, ids).all()):
+        return
+    raise CoterieError(
+        f"the ids that {name} serves must be those of clients that it was asked to serve, each "
+        f"once, got {served.tolist()[:8]}"
+    )
+
+
+def check_served_clusters(name: str, serving: Serving) -> None:
+    """Refuse a serving in which a client has no model; those who choose themselves may have -1."""
+    ids, cluster, k = serving.ids, serving.cluster, len(serving.models)
+    if cluster is None or cluster.shape != ids.shape:
+        got = None if cluster is None else list(cluster.shape)
+        raise CoterieError(
+            f"the Serving of {name} must have a cluster for each client, {list(ids.shape)}, got "
+            f"{got}"
+        )
+    told = cluster if serving.choose is None else cluster[cluster != -1]
+    check_index(f"the clusters that {name} serves", told, k)
+
+
+def check_shares(name: str, serving: Serving) -> None:
+    """Refuse a mixture unless each client has a share of each model."""
+    shares = serving.mixture
+    assert shares is not None
+    expected = [len(serving.ids), len(serving.models)]
+    if list(shares.shape) != expected:
+        raise CoterieError(
+            f"the mixture that {name} serves must be {expected}, a row for each client and a "
+            f"share for each model, got {list(shares.shape)}"
+        )
+    if bool((shares < 0).any()) or bool(((shares.sum(1) - 1).abs() > MIXTURE_ERROR).any()):
+        raise CoterieError(f"the shares that {name} serves must be at least 0 and sum to 1")
+    if serving.adapt is not None or serving.label is not None:
+        raise CoterieError(f"{name} must serve a mixture, or adapt or label, not both")

@@ -215,6 +215,15 @@ def answer_messages(handle: Handle, supernode: str, secret: bytes, ready: Path) 
                 raise CoterieError(f"a message could not be answered: {reason}") from error
 
 
+def error_text(error: Exception) -> str:
+    """An error as the server is told of it: a sentence of coterie as it is, others by their kind.
+
+    >>> error_text(CoterieError("`k` must be at least 1, got 0")), error_text(ValueError("no"))
+    ('`k` must be at least 1, got 0', 'ValueError: no')
+    """
+    return str(error) if isinstance(error, CoterieError) else f"{type(error).__name__}: {error}"
+
+
 def wait_for_task(client: Any, supernode: str) -> str:
     """Wait until a SuperNode has a task for us; the token that gives access to it."""
     import httpx
@@ -255,7 +264,7 @@ def answer_message(handle: Handle, supernode: str, token: str) -> None:
             reply = handle(message, context)
             ending, details = SubStatus.COMPLETED, ""
         except Exception as error:
-            ending, details = SubStatus.FAILED, f"{type(error).__name__}: {error}"
+            ending, details = SubStatus.FAILED, error_text(error)
             log.exception("the client step failed")
             code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
             reply = Message(Error(code=code, reason=details), reply_to=message)

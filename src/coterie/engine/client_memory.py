@@ -14,7 +14,7 @@ class ClientMemory:
     """What `count` clients keep between rounds: for each name one row per client.
 
     `locate` says which row a client has, by its id; if it is not given, the id is the row. A row
-    behind the last belongs to an unseen client, which remembers nothing.
+    behind the last belongs to an unseen client, which keeps and remembers nothing.
     """
 
     def __init__(self, count: int, locate: Callable[[Tensor], Tensor] = lambda ids: ids) -> None:
@@ -42,6 +42,9 @@ class ClientMemory:
             self.rows[name] = value.new_zeros(self.count, *value.shape[1:])
             self.known[name] = torch.zeros(self.count, dtype=torch.bool, device=CPU)
         rows = self.locate(ids)
+        seen = rows < self.count
+        if not bool(seen.all()):
+            rows, value = rows[seen], value[seen]
         self.rows[name][rows] = value
         self.known[name][rows] = True
         self.changed = True

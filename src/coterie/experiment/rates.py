@@ -85,7 +85,7 @@ class Rate:
                 found.append(RatePoint(x, mean, deviation, count))
         return sorted(found)
 
-    def fitted(self, points: Sequence[RatePoint]) -> list[RatePoint]:
+    def points_of_theory(self, points: Sequence[RatePoint]) -> list[RatePoint]:
         """The points that the theorem speaks of."""
         return [point for point in points if point.x >= self.least and point.mean > 0]
 
@@ -132,7 +132,7 @@ def rate_rows(
     """A row of the table `HEAD` for every rate, as far as a record has its numbers."""
     rows = []
     for rate in rates:
-        points = rate.fitted(rate.points(entries, record))
+        points = rate.points_of_theory(rate.points(entries, record))
         law = fit_power(points)
         over = f"{rate.x} = {points[0].x:g} to {points[-1].x:g}" if points else rate.x
         rows.append(

@@ -161,7 +161,7 @@ def rate_panels(numbers: RecipeNumbers) -> list[Panel]:
         labels: list[str] = []
         for hue, rate in enumerate(rates):
             points = rate.points(numbers.entries, numbers.record)
-            fitted = rate.fitted(points)
+            fitted = rate.points_of_theory(points)
             law = fit_power(fitted)
             if law is None:
                 continue

@@ -11,6 +11,7 @@ from torch import nn
 
 from coterie.core.algorithm import Algorithm, algorithm_for_rounds, traits_of
 from coterie.core.errors import SettingError, did_you_mean
+from coterie.core.function_settings import check_method
 from coterie.core.sampling import Sampling
 from coterie.core.task import Task
 from coterie.data.federation import Federation
@@ -26,6 +27,7 @@ from coterie.experiment.settings import (
     check_attack_given,
     setting_names,
 )
+from coterie.registry import METHODS
 from coterie.starts import settled_start
 from coterie.tasks.defaults import algorithm_task
 
@@ -135,6 +137,8 @@ def check_algorithm_argument(algorithm: object) -> None:
         raise SettingError(
             f"`algorithm` must be an algorithm, as in coterie.IFCA(k=4), got {given}"
         )
+    for method, parameters in METHODS["algorithm"].items():
+        check_method(type(algorithm).__name__, type(algorithm), method, parameters)
 
 
 def check_federation_argument(federation: object) -> None:

@@ -163,7 +163,9 @@ class Network:
                 "saved": self.rounds_saved,
                 "best": [self.best_saved, self.best],
             }
-            return Packet({**common, **header}, {"ids": own, "kept": self.kept(own), **tensors})
+            return Packet(
+                {**common, **header}, {"ids": own, "kept": self.last_kept(own), **tensors}
+            )
 
         def accept(own: Tensor, reply: Packet) -> NodeReply:
             found = read(own, reply)
@@ -179,7 +181,7 @@ class Network:
             emit_warning(f"the reply of client {self.names[i]} is refused: {reason}")
         self.roster.mailbox.counts["refused"] += len(refused)
 
-    def kept(self, ids: Tensor) -> Tensor:
+    def last_kept(self, ids: Tensor) -> Tensor:
         """When clients last kept something, as rounds done by then and one; 0: never."""
         known = self.memory.remembers(WHEN_KEPT, ids)
         found = torch.zeros_like(ids)

@@ -118,18 +118,24 @@ def _sankey(columns: Sequence[tuple[int, dict[int, int]]], order: Sequence[int])
             "hovertemplate": "%{customdata}<br>%{value:,d} clients<extra></extra>",
         },
     }
-    headings = [
+    headings = _headings([number for number, _ in columns])
+    return {"data": [trace], "layout": {"annotations": headings, "margin": {"t": 28}}}
+
+
+def _headings(rounds: Sequence[int]) -> list[dict[str, Any]]:
+    """Which round each column of the flows is, above it."""
+    last = len(rounds) - 1
+    return [
         {
             "text": f"round {number}" if i == 0 else str(number),
-            "x": i / (len(columns) - 1),
-            "xanchor": ["left", "center", "right"][(i > 0) + (i == len(columns) - 1)],
+            "x": i / last,
+            "xanchor": ["left", "center", "right"][(i > 0) + (i == last)],
             "y": 1.02,
             "yanchor": "bottom",
             "showarrow": False,
         }
-        for i, (number, _) in enumerate(columns)
+        for i, number in enumerate(rounds)
     ]
-    return {"data": [trace], "layout": {"annotations": headings, "margin": {"t": 28}}}
 
 
 def _heights(

@@ -26,23 +26,19 @@ def render_run(folder: Path, live: bool = False) -> str:
     samples: Columns | None = run.clients.get("sample_clusters") or None
     groups = clusters.group_clusters(run.rounds, trained or _clusters_so_far(run), samples)
     places, sample_places = map_data(run, groups), sample_map_data(run, groups)
-    names = (trained or {}).get("name")
-    charts = _charts(run, groups)
-    profiles = run.samples.get("features") or {}
-    profiled = profile_figures(profiles) if profiles else {}
-    charts |= {f"features_{cluster}": figure for cluster, figure in profiled.items()}
-    own = {f"own_{i}": pair for i, pair in enumerate(figures.own_curves(run.rounds).items())}
-    charts |= {key: figure for key, (_, figure) in own.items()}
+    named = (("Training clients", trained), ("Test clients", tested))
     summaries = [
         (name, clusters.cluster_table(columns, groups))
-        for name, columns in (("Training clients", trained), ("Test clients", tested))
+        for name, columns in named
         if columns and not groups.own and not samples and len(groups.found) <= 200
     ]
     by_sample = clusters.sample_table(samples) if samples else None
-    tables = [by_sample] if by_sample else [table for _, table in summaries]
-    for name, table in zip(("confusion", "confusion_tested"), tables, strict=False):
-        if table["truths"]:
-            charts[name] = figures.confusion_matrix(table, "samples" if by_sample else "clients")
+    profiles = run.samples.get("features") or {}
+    own = {f"own_{i}": pair for i, pair in enumerate(figures.own_curves(run.rounds).items())}
+    charts = _charts(run, groups)
+    charts |= _profile_charts(profiles)
+    charts |= {key: figure for key, (_, figure) in own.items()}
+    charts |= _confusion_charts([table for _, table in summaries], by_sample)
     context = {
         "config": run.config,
         "result": run.result,
@@ -61,31 +57,12 @@ def render_run(folder: Path, live: bool = False) -> str:
         "by_sample": run.by_sample,
         "over": "cluster rounds" if cluster_rounds.by_cluster_round(run.rounds) else "rounds",
         "profiles": profiles,
-        "pictures": [
-            {
-                **sheet,
-                "colour": groups.colours.get(sheet["cluster"]),
-                "clients": [names[i] for i in sheet["clients"]] if names else sheet["clients"],
-            }
-            for sheet in run.pictures
-        ],
+        "pictures": _pictures(run, groups, (trained or {}).get("name")),
         "charts": charts,
         "own": [(key, name) for key, (name, _) in own.items()],
         "maps": [
-            {
-                "id": name,
-                "of": of,
-                "data": data,
-                "glyphs": {
-                    view: [(SHAPES[shape], label) for label, shape in shapes.items()]
-                    for view, shapes in data["shapes"].items()
-                },
-            }
-            for name, of, data in (
-                ("sample_map", "samples", sample_places),
-                ("map", "clients", places),
-            )
-            if data
+            *_maps("sample_map", "samples", sample_places),
+            *_maps("map", "clients", places),
         ],
         "worst": clusters.worst_served(tested or trained, groups),
         "crossed": _bytes_by_part(run.result),
@@ -95,16 +72,14 @@ def render_run(folder: Path, live: bool = False) -> str:
             k: headline.setting_text(v) for k, v in (run.config.get("settings") or {}).items()
         },
     }
+    losses = ("training loss", "loss")
     data = {
         "figures": charts,
         "map": places,
         "sample_map": sample_places,
         "tables": [
             _table(name, columns, loss, groups)
-            for name, columns, loss in (
-                ("Training clients", trained, "training loss"),
-                ("Test clients", tested, "loss"),
-            )
+            for (name, columns), loss in zip(named, losses, strict=True)
             if columns
         ],
     }
@@ -147,6 +122,44 @@ def _charts(run: RunFiles, groups: Grouping) -> dict[str, Figure]:
     return {name: figure for name, figure in charts.items() if figure is not None}
 
 
+def _profile_charts(profiles: dict[str, Any]) -> dict[str, Figure]:
+    """The features of each cluster, where there are any."""
+    found = profile_figures(profiles) if profiles else {}
+    return {f"features_{cluster}": figure for cluster, figure in found.items()}
+
+
+def _confusion_charts(
+    by_client: Sequence[dict[str, Any]], by_sample: dict[str, Any] | None
+) -> dict[str, Figure]:
+    """Found clusters against the true ones, of samples or of clients who train and are tested."""
+    tables, of = ([by_sample], "samples") if by_sample else (by_client, "clients")
+    named = zip(("confusion", "confusion_tested"), tables, strict=False)
+    return {name: figures.confusion_matrix(table, of) for name, table in named if table["truths"]}
+
+
+def _pictures(run: RunFiles, groups: Grouping, names: Sequence[str] | None) -> list[dict[str, Any]]:
+    """Sheets of samples with the colour of their cluster and the names of their clients."""
+    return [
+        {
+            **sheet,
+            "colour": groups.colours.get(sheet["cluster"]),
+            "clients": [names[i] for i in sheet["clients"]] if names else sheet["clients"],
+        }
+        for sheet in run.pictures
+    ]
+
+
+def _maps(name: str, of: str, data: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """A map as the page shows it, with the glyphs of its shapes; nothing if there is none."""
+    if not data:
+        return []
+    glyphs = {
+        view: [(SHAPES[shape], label) for label, shape in shapes.items()]
+        for view, shapes in data["shapes"].items()
+    }
+    return [{"id": name, "of": of, "data": data, "glyphs": glyphs}]
+
+
 def _bytes_by_part(result: dict[str, Any]) -> list[tuple[str, str, str, int]]:
     """What crossed between server and clients: (client step, direction, part, bytes)."""
     return [
@@ -158,7 +171,7 @@ def _bytes_by_part(result: dict[str, Any]) -> list[tuple[str, str, str, int]]:
 
 
 def yes_or_no(values: Sequence[bool]) -> list[str]:
-    """Words in place of truth values.
+    """Words in place of booleans.
 
     >>> yes_or_no([True, False])
     ['yes', 'no']

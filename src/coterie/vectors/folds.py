@@ -51,7 +51,12 @@ class RowSent:
     download: str
 
     def clusters(self, ids: Tensor, upload: Any, sent: Message) -> Tensor:
-        index: Tensor = sent[self.download].index_for(ids)
+        each: Any = sent.get(self.download)
+        if not hasattr(each, "index_for"):
+            raise CoterieError(
+                f"`RowSent` must name a download that is an `Each`, got {self.download}"
+            )
+        index: Tensor = each.index_for(ids)
         return index
 
 

@@ -210,18 +210,19 @@ class SampleSpaceDescent:
     ) -> None:
         """The descent of some clients; where they come to is put into `upper` and `total`."""
         terms, last, optimizer = self.first_terms, max(self.steps[here]) - 1, self._optimizer()
+        shrinkage = terms.shrinkage
         total.zero_()
         gram, bias = None, self._spared_bias(here)
         if last > 0:
             z, gram = z.clone(), self._gram(here)
         for step in range(last + 1):
             slopes = self._upper_step(here, step, z, upper, scratch, optimizer)
-            if terms.shrinkage != 1:
+            if shrinkage != 1:
                 total *= self._shrinkage(here, step, total)
             place = self._add_slopes(total, slopes, here, step)
             if gram is not None and step < last:  # nobody looks at where the last step leads
                 reach = gram if place is None else select_gram_rows(gram, place)
-                z.baddbmm_(slopes, reach, beta=terms.shrinkage, alpha=-terms.lr)
+                z.baddbmm_(slopes, reach, beta=shrinkage, alpha=-terms.lr)
                 if anchor_z is not None:
                     z.add_(anchor_z, alpha=terms.lr * terms.pull)
                 if bias is not None:
