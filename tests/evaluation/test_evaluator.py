@@ -48,7 +48,7 @@ def test_the_loss_of_each_sample_is_that_of_its_own_model():
     run = ran(data)
     low, high = run.models.flatten().argsort().tolist()
     assert run.labels.tolist() == [low, low, high, low, low, high]
-    tables = run.evaluator.tables(run.serving, run.evaluation)
+    tables = run.evaluator.tables(run.serving, run.evaluation, run.training.outcome.trained)
     assert tables["clients"]["loss"] == pytest.approx([2 / 3 * 0.25] * 2)
     assert tables["sample_clusters"] == {
         "cluster": [0, 1],

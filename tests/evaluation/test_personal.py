@@ -11,12 +11,19 @@ from coterie.evaluation.personal import (
     check_tunable,
     choose_personal,
 )
-from coterie.tasks.regression import Regression
+from coterie.tasks.network import NetworkTask
 
 RULE = FineTuning(1, 0.1, outliers_only=True, distance=2.0)
 # Samples and summed loss of three clients, before and after.
 BEFORE = torch.tensor([[2.0, 8.0], [4.0, 4.0], [1.0, 5.0]], dtype=torch.float64)
 AFTER = torch.tensor([[2.0, 2.0], [4.0, 12.0], [1.0, 1.0]], dtype=torch.float64)
+
+
+class Losses(NetworkTask):
+    """A task of nothing but losses."""
+
+    def losses(self, output, y):
+        return output.squeeze(-1) - y
 
 
 def served():
@@ -25,7 +32,7 @@ def served():
 
 def chosen(moved, rule):
     scores = TunedScores(BEFORE, AFTER, torch.tensor(moved, dtype=torch.float64)[:, None])
-    task = Regression(torch.nn.Linear(1, 1))
+    task = Losses(torch.nn.Linear(1, 1))
     return choose_personal(task, served(), scores, rule.threshold(scores.moved))
 
 

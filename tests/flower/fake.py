@@ -5,11 +5,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from coterie.core.errors import CoterieWarning
+from coterie.evaluation.metrics import plain_name
 from coterie.experiment.plan import make_plan
 from coterie.flower.mailbox import Pace
 from coterie.flower.node import NodeFile, NodeWorker
@@ -125,6 +127,19 @@ def alike(one, other):
     for name, value in one.state._asdict().items():
         torch.testing.assert_close(value, getattr(other.state, name), rtol=1e-6, atol=1e-6)
     assert torch.equal(one.clusters, other.clusters)
+
+
+RANKED = ("auc", "average_precision", "auc_macro", "average_precision_macro")
+
+
+def metrics_alike(one, other, rel=1e-5):
+    """Whether metrics are equal to rounding; those of histograms of few samples, roughly."""
+    binned = {name for name in other if plain_name(name) in RANKED}
+    near = {name: other[name] for name in binned} == pytest.approx(
+        {name: one.get(name) for name in binned}, abs=0.1
+    )
+    exact = [{n: v for n, v in each.items() if n not in binned} for each in (one, other)]
+    return near and exact[0] == pytest.approx(exact[1], rel=rel, abs=1e-9)
 
 
 def edited(reply, edit):

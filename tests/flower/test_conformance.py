@@ -12,6 +12,7 @@ from coterie.checks import short_run, small_federation
 from coterie.core.algorithm import least_samples, traits_of
 from coterie.core.errors import CoterieWarning
 from coterie.core.state import state_tensors
+from tests.flower.fake import metrics_alike
 from tests.flower.small import SIZES, SmallApp, SmallGrid, draw_faults, run_over
 from tests.test_conformance import CASES
 
@@ -57,7 +58,7 @@ def assert_alike(one, other):
     found = state_tensors(one.state)
     for path, value in state_tensors(other.state).items():
         torch.testing.assert_close(found[path], value, rtol=1e-9, atol=1e-9, equal_nan=True)
-    assert one.metrics == pytest.approx(other.metrics, rel=1e-9, abs=1e-9)
+    assert metrics_alike(one.metrics, other.metrics, 1e-9)
 
 
 @pytest.mark.parametrize("name", CASES)

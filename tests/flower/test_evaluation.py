@@ -12,11 +12,22 @@ from coterie import Ditto, FedAvg, FedSGD, FeSEM, HypCluster, Local, PerFedAvg, 
 from coterie.checks import small_task
 from coterie.core.algorithm import Serving
 from coterie.core.errors import CoterieError, CoterieWarning
-from coterie.evaluation.scoring import SummedScores
+from coterie.evaluation.probabilities import ProbabilitySums
+from coterie.evaluation.sums import SummedScores
 from coterie.flower.evaluation import NetworkScorer, ScoreExchange, SumExchange
+from coterie.flower.quality import OF_CONSTANT
 from coterie.flower.replies import REPLY_HEADER
 from coterie.flower.wire import BadPacket, Packet, decode_packet
-from tests.flower.fake import IFCA, FakeGrid, an_error, deployed, make_app, simulated, thirds
+from tests.flower.fake import (
+    IFCA,
+    FakeGrid,
+    an_error,
+    deployed,
+    make_app,
+    metrics_alike,
+    simulated,
+    thirds,
+)
 from tests.flower.small import SmallApp, SmallGrid, run_over
 
 
@@ -46,7 +57,8 @@ def test_clients_score_what_they_hold_out_as_it_is_scored_here(tmp_path, words):
     names = {name for name in here.metrics if name.startswith("validation_")}
     assert {"validation_loss", "validation_accuracy"} <= names
     for name in names:
-        assert there.metrics[name] == pytest.approx(here.metrics[name], rel=1e-5), name
+        alone = ({name: run.metrics[name]} for run in (there, here))
+        assert metrics_alike(*alone), name
 
 
 @pytest.mark.parametrize("with_map", [True, False])
@@ -163,7 +175,8 @@ def sums(**change):
     good = {
         "total": torch.rand(2 + 3 * 3, dtype=torch.float64),
         "clients": torch.tensor([2, 0]),
-        "metrics": torch.rand(3, 2, dtype=torch.float64),
+        "metrics": torch.rand(4, 2, dtype=torch.float64),
+        "known": torch.tensor([[2, 0]] * 4),
     }
     tensors = {name: value for name, value in (good | change).items() if value is not None}
     header = {"fields": list(tensors), "kept": False, "lost": [], "seconds": 0.1, "startup": 0.0}
@@ -186,9 +199,12 @@ def test_sums_that_can_be_true_are_read():
         ({"clients": torch.tensor([3, -1])}, "2 together"),
         ({"clients": torch.tensor([2.0, 0.0])}, "whole numbers"),
         ({"clients": torch.tensor([2])}, "one for each cluster"),
-        ({"metrics": torch.ones(3, 3, dtype=torch.float64)}, "sums of accuracy, f1, loss"),
-        ({"metrics": torch.ones(2, 2, dtype=torch.float64)}, "sums of accuracy, f1, loss"),
-        ({"metrics": torch.ones(3, 2)}, "sums of accuracy, f1, loss"),
+        ({"metrics": torch.ones(4, 3, dtype=torch.float64)}, "sums of accuracy, balanced"),
+        ({"metrics": torch.ones(2, 2, dtype=torch.float64)}, "sums of accuracy, balanced"),
+        ({"metrics": torch.ones(4, 2)}, "sums of accuracy, balanced"),
+        ({"known": torch.ones(4, 2)}, "known must be"),
+        ({"known": torch.tensor([[3, 0]] * 4)}, "from 0 to the clients of each"),
+        ({"known": torch.tensor([[2, -1]] * 4)}, "from 0 to the clients of each"),
         ({"total": torch.zeros(1)}, "what scores add up to"),
         ({"total": torch.tensor(1.0)}, "what scores add up to"),
         ({"total": None}, "score returns total, clients, metrics"),
@@ -215,6 +231,7 @@ def test_of_clustered_samples_only_draws_from_the_models_are_shown(tmp_path):
     assert sum(run.records[-1]["sizes"]) == 4 * 40
 
 
+QUALITY = {"scores", "clients", *OF_CONSTANT, *ProbabilitySums._fields}
 TUNED = [
     Method(k=2, start="random"),
     FeSEM(k=2),
@@ -235,13 +252,18 @@ def test_fine_tuned_models_are_scored_as_here_and_do_not_leave_their_node(tmp_pa
     there = run_over(grid, app)
     here = simulate(algorithm, app.federation, app.task, **settings)
     here.metrics.pop("davies_bouldin", None)  # needs the models
-    assert there.metrics == pytest.approx(here.metrics, rel=1e-5)
+    assert metrics_alike(there.metrics, here.metrics, 1e-5)
     torch.testing.assert_close(there.personal.moved, here.personal.moved, rtol=1e-4, atol=1e-6)
     assert torch.equal(there.personal.uses_own, here.personal.uses_own)
+    one, two = (run.result["baseline"] for run in (there, here))
+    assert metrics_alike(one, two)
     if who == "outliers":
         assert 0 < int(here.personal.uses_own.sum()) < 9
     tuned = [tensors for _, header, tensors in grid.scored if header["tune"]]
-    assert len(tuned) == 3
+    judged = [tensors for tensors in tuned if "histogram" in tensors]
+    tuned = [tensors for tensors in tuned if "histogram" not in tensors]
+    assert len(tuned) == len(judged) == 3
+    assert all(set(tensors) == QUALITY for tensors in judged)
     s = 2 + 3 * app.federation.outputs
     for tensors in tuned:
         assert {name: list(value.shape[1:]) for name, value in tensors.items()} == {
@@ -259,10 +281,11 @@ def test_where_clusters_are_withheld_nodes_add_up_the_scores_of_fine_tuned_model
     grid = SmallGrid(app, tmp_path)
     there = run_over(grid, app)
     here = simulate(Method(k=2), app.federation, app.task, **settings)
-    assert there.metrics == pytest.approx(here.metrics, rel=1e-5)
+    assert metrics_alike(there.metrics, here.metrics, 1e-5)
     assert there.metrics["loss"] != there.metrics["untuned_loss"]
     assert there.personal.moved is None
-    assert all(set(tensors) == set(SummedScores._fields) for _, _, tensors in grid.scored)
+    sent = [set(tensors) for _, _, tensors in grid.scored]
+    assert all(names in (set(SummedScores._fields), QUALITY) for names in sent)
 
 
 def test_a_node_fine_tunes_only_where_its_app_says_so(tmp_path):

@@ -14,7 +14,7 @@ from coterie.flower.node import NodeFile, NodeWorker
 from coterie.flower.permission import REFUSAL, load_allowed
 from coterie.flower.server import run_server
 from coterie.flower.wire import Packet
-from tests.flower.fake import FakeGrid, make_app, simulated, thirds
+from tests.flower.fake import FakeGrid, make_app, metrics_alike, simulated, thirds
 from tests.own import write_all
 
 ENROL = Packet({"do": "enrol"})
@@ -32,7 +32,7 @@ def test_a_run_of_ones_own_over_three_nodes_is_the_simulated_one(own, tmp_path):
     files = [replace(file, allow=load_allowed(names)) for file in thirds(tmp_path)]
     run = run_server(FakeGrid(app, files), app.config(), "1")
     expected = simulated(words)
-    assert run.metrics == pytest.approx(expected.metrics, rel=1e-5)
+    assert metrics_alike(run.metrics, expected.metrics, 1e-5)
     assert run.models.shape == (1, 4 * 4 + 4 + 4 * 3 + 3), "the server took another network"
 
 
@@ -124,7 +124,7 @@ def test_an_algorithm_may_use_steps_of_another_of_ones_own(own, tmp_path):
     everything = load_allowed([*names, words[0]])
     files = [replace(file, allow=everything) for file in thirds(tmp_path)]
     run = run_server(FakeGrid(app, files), app.config(), "1")
-    assert run.metrics == pytest.approx(simulated(words).metrics, rel=1e-5)
+    assert metrics_alike(run.metrics, simulated(words).metrics, 1e-5)
     app = make_app(*words, out=str(tmp_path / "other"), nodes=3, patience=60)
     files = [replace(file, allow=everything - {names[0]}) for file in thirds(tmp_path)]
     with pytest.raises(CoterieError, match="nothing else"):

@@ -10,7 +10,17 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 from coterie.core.clients import is_client_step
 from coterie.core.errors import CheckpointError, CoterieError
 from coterie.flower.wire import decode_packet
-from tests.flower.fake import DIGITS, IFCA, FakeGrid, alike, deployed, make_app, simulated, thirds
+from tests.flower.fake import (
+    DIGITS,
+    IFCA,
+    FakeGrid,
+    alike,
+    deployed,
+    make_app,
+    metrics_alike,
+    simulated,
+    thirds,
+)
 
 
 class Died(Exception):
@@ -101,7 +111,7 @@ def test_a_paused_run_goes_on_after_others_on_the_same_nodes(tmp_path, words):
     run = deployed(tmp_path, words, grid=grid, attempt="4", resume=True)
     other = simulated(words)
     alike(run, other)
-    assert run.metrics == pytest.approx(other.metrics, rel=1e-6)
+    assert metrics_alike(run.metrics, other.metrics, 1e-6)
 
 
 @pytest.mark.parametrize("words", [IFCA, ["fpfc", *DIGITS, "lam=0.5", "rounds=2"]])

@@ -12,6 +12,7 @@ import pytest
 from coterie.report.live_server import page_server
 from coterie.report.pages import write_page
 from coterie.report.run_page import render_run
+from coterie.report.template import share_library
 from tests.report.browser import CHROMIUM, Browser
 
 MakeRun = Callable[..., Path]
@@ -102,6 +103,26 @@ def test_charts_are_drawn_nothing_overlaps_and_the_console_is_silent(
         assert browser.run(OVERFLOW) <= 0
         assert browser.run(OVERLAPS) == []
     assert browser.errors == []
+
+
+def test_a_page_that_shares_its_library_says_where_that_is_missing(
+    make_run: MakeRun, browser: Browser, tmp_path: Path
+) -> None:
+    share_library(tmp_path)
+    page = tmp_path / "run" / "report.html"
+    page.parent.mkdir()
+    page.write_text(render_run(make_run(), library="../plotly.min.js"))
+    browser.errors.clear()
+    browser.look(DESKTOP)
+    browser.open(page.as_uri())
+    browser.wait(ALL_DRAWN)
+    assert browser.errors == []
+    hidden = "document.getElementById('bare').hidden"
+    assert browser.run(hidden)
+    (tmp_path / "plotly.min.js").unlink()
+    browser.open(page.as_uri())
+    assert not browser.run(hidden)
+    assert browser.run("document.querySelectorAll('#clients tbody tr').length") > 0
 
 
 def test_the_checks_see_an_error_and_an_overlap(browser: Browser, tmp_path: Path) -> None:

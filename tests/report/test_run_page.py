@@ -299,7 +299,7 @@ def test_tables_say_who_attacks(make_run: MakeRun) -> None:
 def test_worst_served_by_loss_where_there_is_no_accuracy(make_run: MakeRun) -> None:
     text = Elements(render_run(make_run(regression=True))).text
     # The loss is 0.3 + 0.1 cos(client), highest at client 0.
-    assert re.search(r"The 10 clients with the highest loss.* samples 0 0\.4 ", text)
+    assert re.search(r"The 10 clients with the highest training loss.* samples 0 0\.4 ", text)
 
 
 def test_pictures_are_shown_with_the_names_of_their_clients(make_run: MakeRun) -> None:

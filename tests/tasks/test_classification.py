@@ -1,9 +1,10 @@
 import math
+import warnings
 from dataclasses import replace
 
 import pytest
 import torch
-from sklearn.metrics import f1_score
+from sklearn.metrics import balanced_accuracy_score, f1_score
 from torch import nn
 
 import coterie
@@ -29,7 +30,7 @@ def test_classification_numbers_by_hand():
     assert found.metrics["loss"] == pytest.approx((2 * right + 2 * wrong) / 4)
 
 
-def test_f1_is_that_of_scikit_learn_pooled_and_per_client():
+def test_f1_and_balanced_accuracy_are_those_of_scikit_learn_pooled_and_per_client():
     generator = torch.Generator().manual_seed(0)
     task = Classification(nn.Linear(1, 4))
     output = torch.randn(3, 20, 4, generator=generator)
@@ -42,6 +43,12 @@ def test_f1_is_that_of_scikit_learn_pooled_and_per_client():
     assert found.metrics["f1"] == pytest.approx(pooled)
     assert found.clients["f1"].tolist() == pytest.approx(each)
     assert found.metrics["f1_macro"] == pytest.approx(sum(each) / 3)
+    with warnings.catch_warnings():  # scikit-learn warns of classes that are only predicted
+        warnings.simplefilter("ignore")
+        pooled = balanced_accuracy_score(y[mask], guess[mask])
+        each = [balanced_accuracy_score(y[i, m], guess[i, m]) for i, m in enumerate(mask)]
+    assert found.metrics["balanced_accuracy"] == pytest.approx(pooled)
+    assert found.clients["balanced_accuracy"].tolist() == pytest.approx(each)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +106,8 @@ def test_clients_that_come_in_parts_and_in_any_order_are_tallied_as_all_at_once(
         sums.add(places, scores[places])
     parts = sums.finish()
     assert parts.metrics == pytest.approx(whole.metrics)
-    names = ["accuracy", "f1", "loss", "accuracy_macro", "f1_macro", "f1_micro"]
+    names = ["accuracy", "balanced_accuracy", "f1"]
+    names = [*names, "loss", *(f"{name}_macro" for name in names), "f1_micro"]
     assert list(parts.metrics) == names
     for name, values in whole.clients.items():
         assert values.equal(parts.clients[name])

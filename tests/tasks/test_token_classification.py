@@ -57,7 +57,14 @@ def test_accuracy_and_f1_count_tokens_and_the_loss_counts_samples(task):
     assert scores[0, 2:].tolist() == [1, 0, 3, 0, 1, 2]
     found = {name: float(value) for name, value in task.metrics(scores).items()}
     loss = (-(THREE + QUARTER) / 2 - QUARTER) / 2
-    assert found == pytest.approx({"accuracy": 1 / 3, "f1": (2 / 4 + 0) / 2, "loss": loss})
+    assert found == pytest.approx(
+        {
+            "accuracy": 1 / 3,
+            "balanced_accuracy": (1 / 1 + 0 / 2) / 2,
+            "f1": (2 / 4 + 0) / 2,
+            "loss": loss,
+        }
+    )
     left_out = task.score(OUTPUT[None], TARGET[None], torch.tensor([[0, 1]]))
     assert left_out[0, 2:].tolist() == [0, 0, 1, 0, 0, 1]
     assert left_out[0, 0] == 1

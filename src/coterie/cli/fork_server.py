@@ -13,6 +13,7 @@ is killed, the server stops the runs, which leave a checkpoint, and ends. The ot
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import os
 import select
@@ -22,6 +23,7 @@ import traceback
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+ALSO_IMPORTED = ("jinja2", "pandas", "pyarrow.compute", "pyarrow.csv")  # safe to fork
 LOOK_SECONDS = 0.05  # after which the server looks again who has ended
 
 
@@ -33,12 +35,15 @@ class RunRequest(NamedTuple):
 
 
 def main() -> None:
-    # What every run imports.
+    # What every run imports, at once or where it reads a table and draws its page.
     import coterie.cli.main
     import coterie.cli.progress_bar
     import coterie.experiment.run
     import coterie.experiment.trackers
     import coterie.registry
+
+    for name in ALSO_IMPORTED:
+        importlib.import_module(name)
 
     # Children that leave all this alone share its memory; to look for garbage would copy it.
     gc.collect()

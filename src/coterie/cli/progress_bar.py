@@ -13,12 +13,15 @@ from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 
 from coterie.core.names import short_name
+from coterie.evaluation.metrics import metric_label
+from coterie.report.headline import metric_text
 
 if TYPE_CHECKING:
     from coterie.experiment.run import Run
     from coterie.experiment.sweeps import Tell
 
 SHOWN_CLUSTERS = 8  # more sizes than this do not fit a line
+MEASURES = ("auc", "balanced_accuracy", "log_loss", "r2", "rmse", "mae")  # beside the accuracy
 QUIET_SECONDS = 10.0  # between two lines where there is no terminal
 
 
@@ -74,8 +77,10 @@ class RunProgressBar:
         numbers = record["metrics"]
         for name in ("accuracy", "train_accuracy"):
             if name in numbers:
-                parts.append(f"{name.replace('_', ' ')} {numbers[name]:.1%}")
-        if not any("accuracy" in name for name in numbers) and "loss" in numbers:
+                parts.append(f"{metric_label(name)} {numbers[name]:.1%}")
+        if "r2" in numbers:
+            parts.append(f"R2 {numbers['r2']:.3f}")
+        elif not any("accuracy" in name for name in numbers) and "loss" in numbers:
             parts.append(f"loss {numbers['loss']:.4g}")
         if record.get("best_round"):
             parts.append(f"best round {record['best_round']}")
@@ -180,6 +185,18 @@ def threat_lines(run: Run, numbers: Mapping[str, float], prefix: str) -> list[st
     return lines
 
 
+def measure_lines(result: Mapping[str, Any], prefix: str) -> list[str]:
+    """What the predictions are worth by other measures, each beside the best constant."""
+    numbers, constant = result["metrics"], result.get("baseline") or {}
+    lines = []
+    for name in (f"{prefix}{measure}" for measure in MEASURES):
+        if name in numbers:
+            beside = f" ({metric_text(name, constant[name])} by a constant)"
+            text = f"{metric_text(name, numbers[name])}{beside if name in constant else ''}"
+            lines.append(f"  {metric_label(name):<9} {text}")
+    return lines
+
+
 def outcome_text(run: Run) -> str:
     """The outcome of a run in a few lines."""
     result, numbers = run.result, run.metrics
@@ -190,12 +207,16 @@ def outcome_text(run: Run) -> str:
     if run.best_round is not None:
         lines.append(f"  kept      {kept_text(run)}")
     prefix = "" if "loss" in numbers else "train_"
-    kind = prefix.replace("_", " ")
+    kind = "training " if prefix else ""
     if f"{prefix}accuracy_macro" in numbers:
         pooled, mean = numbers[f"{prefix}accuracy"], numbers[f"{prefix}accuracy_macro"]
-        lines.append(f"  {kind}accuracy  {pooled:.2%} of samples, {mean:.2%} as mean of clients")
+        constant = (result.get("baseline") or {}).get(f"{prefix}accuracy")
+        beside = "" if constant is None else f" ({constant:.2%} by a constant)"
+        text = f"{pooled:.2%} of samples, {mean:.2%} as mean of clients"
+        lines.append(f"  {kind}accuracy  {text}{beside}")
     if "tuned" in numbers:
         lines.append(f"  tuned     {tuned_text(run, numbers, prefix)}")
+    lines += measure_lines(result, prefix)
     if f"{prefix}loss" in numbers:
         lines.append(f"  {kind}loss      {numbers[f'{prefix}loss']:.4g}")
     count = len(run.federation)

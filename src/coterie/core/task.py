@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -10,6 +11,9 @@ from torch import Tensor, nn
 
 from coterie.core.layout import Layout
 from coterie.tensors.products import SummedProducts
+
+# NaN of samples that all have one class or target: such a client has no part in the mean.
+MAY_MISS = ("auc", "average_precision", "r2")
 
 
 class TaskMetrics(NamedTuple):
@@ -53,16 +57,30 @@ class MetricSums:
         """
         if self.total is None:
             return TaskMetrics({}, {})
-        means = {name: float(values.mean()) for name, values in self.client_metrics.items()}
+        means = mean_over_clients(self.client_metrics)
         metrics = summary_metrics(self.task, self.total, means)
         if self.f1_sums[0] > 0:
             metrics["f1_micro"] = float(self.f1_sums[1] / self.f1_sums[0])
         return TaskMetrics(metrics, self.client_metrics)
 
 
+def mean_over_clients(values: Mapping[str, Tensor]) -> dict[str, float]:
+    """The mean of each metric [m] over clients.
+
+    `MAY_MISS` are not defined of some clients, which are left out; of all, there is no mean.
+    """
+    means: dict[str, float] = {}
+    for name, each in values.items():
+        known = each[~each.isnan()] if name in MAY_MISS else each
+        if len(known):
+            means[name] = float(known.mean())
+    return means
+
+
 def summary_metrics(task: Task, total: Tensor, means: Mapping[str, float]) -> dict[str, float]:
     """The metrics that the sums [s] over all clients make, and `_macro`: `means` over clients."""
     metrics = {name: float(value) for name, value in task.metrics(total[None]).items()}
+    metrics = {n: v for n, v in metrics.items() if n not in MAY_MISS or not math.isnan(v)}
     return metrics | {f"{name}_macro": mean for name, mean in means.items() if name != "loss"}
 
 

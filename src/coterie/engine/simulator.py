@@ -93,6 +93,20 @@ class Simulator:
             chunking=self.chunking,
         )
 
+    def with_task(self, task: Task) -> Simulator:
+        """The same samples for another task over the same network, to score models at it."""
+        return Simulator(
+            self.samples,
+            task,
+            seed=self.seed,
+            first=self.first,
+            population=self.population,
+            memory=self.memory,
+            device=self.device,
+            locate=self.locate,
+            chunking=self.chunking,
+        )
+
     @property
     def ids(self) -> Tensor:
         """The ids of all clients."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from coterie.core.algorithm import Algorithm, Serving, serve_clients
 from coterie.core.errors import DataError
+from coterie.core.task import Task
 from coterie.data.federation import Federation
 from coterie.evaluation import measures
 from coterie.evaluation.client_map import MOST_MODELS, compares_losses, place_in_plane
@@ -30,6 +31,7 @@ from coterie.evaluation.personal import (
     choose_personal,
 )
 from coterie.evaluation.protocols import resolve_protocol
+from coterie.evaluation.quality import Quality, read_quality
 from coterie.evaluation.scoring import Evaluation, Scorer, cluster_summary
 
 
@@ -110,13 +112,50 @@ class Evaluator:
         threshold = self.tuning.threshold(scores.moved)
         return choose_personal(scorer.task, serving, scores, threshold)
 
+    def quality(
+        self,
+        evaluation: Evaluation,
+        trained: Evaluation | None = None,
+        personal: PersonalModels | None = None,
+    ) -> dict[str, Quality]:
+        """The quality in full, by what the names of its metrics begin with.
+
+        It is of the models that are served, where clients fine-tune them of those they then use
+        (the others are `untuned_`), and of the validation part. What `trained` was scored on gives
+        the constant prediction that they are compared with.
+        """
+        serving, prefix = evaluation.serving, self.prefix
+        constant = constant_output(self.scorer.task, trained)
+        if serving.label is not None or not self.scorer.task.predicts:
+            return {}
+        part, samples_of = "test" if self.scorer.tested else "train", self._others(serving)
+        measure = partial(self.scorer.measure, part=part, constant=constant)
+        sums = {prefix: measure(serving, samples_of=samples_of)}
+        if personal is not None:
+            own = personal.serving
+            sums[f"untuned_{prefix}"] = sums.pop(prefix)
+            sums[prefix] = measure(
+                own, samples_of=self._others(own), tuning=self.tuning, tuned=personal.uses_own
+            )
+        if evaluation.validation is not None:
+            held_out = evaluation.validation.serving
+            sums["validation_"] = self.scorer.measure(held_out, "validation", constant=constant)
+        task = self.scorer.task
+        return {lead: read_quality(task, each, constant) for lead, each in sums.items() if each}
+
+    def _others(self, serving: Serving) -> Tensor | None:
+        """The unseen clients on whom models that clients make for themselves are scored."""
+        unseen = self.federation.unseen and self.scorer.tested
+        makes_models = serving.adapt is not None or bool((serving.ids < len(self.federation)).all())
+        return self._peers(serving) if unseen and makes_models else None
+
     def _score(self, serving: Serving, part: str) -> Evaluation:
         """Score clients that train."""
         score = partial(self.scorer.score, part=part, with_map=not self.withheld)
         return self.honest.score(serving, score)
 
     @property
-    def _prefix(self) -> str:
+    def prefix(self) -> str:
         """What the names of metrics of samples begin with."""
         return "" if self.scorer.tested else "train_"
 
@@ -124,7 +163,7 @@ class Evaluator:
         self, before: dict[str, float], personal: PersonalModels
     ) -> dict[str, float]:
         """All numbers of fine-tuned models; those `before` that are of samples are `untuned_`."""
-        prefix = self._prefix
+        prefix = self.prefix
         names = [f"{prefix}{name}" for name in OF_SAMPLES]
         untuned = {f"untuned_{name}": before[name] for name in names if name in before}
         after = {f"{prefix}{name}": value for name, value in personal.summary.metrics.items()}
@@ -132,7 +171,7 @@ class Evaluator:
 
     def metrics(self, evaluation: Evaluation, cluster: Tensor) -> dict[str, float]:
         """All numbers of a state; `cluster` [m] is where the training clients are, -1 unknown."""
-        prefix = self._prefix
+        prefix = self.prefix
         numbers = {prefix + name: value for name, value in evaluation.summary.metrics.items()}
         if evaluation.validation is not None:
             held_out = evaluation.validation.summary.metrics
@@ -187,6 +226,10 @@ class Evaluator:
             if name in ("accuracy", "loss")
         }
 
+    def trained(self, serving: Serving) -> Evaluation:
+        """The scores of the clients on what they train on."""
+        return self.scorer.score(serving, "train")
+
     def train_loss(self, serving: Serving) -> float:
         """The mean loss over all training samples; infinite where nobody was scored."""
         return self.scorer.score(serving, "train").summary.metrics.get("loss", math.inf)
@@ -209,13 +252,19 @@ class Evaluator:
         return what, points
 
     def tables(
-        self, serving: Serving, evaluation: Evaluation, personal: PersonalModels | None = None
+        self,
+        serving: Serving,
+        evaluation: Evaluation,
+        trained: Evaluation,
+        personal: PersonalModels | None = None,
     ) -> dict[str, Any]:
-        """The clients one by one, as columns: those that trained, and unseen ones if any."""
+        """The clients one by one, as columns: those that trained, and unseen ones if any.
+
+        They are `trained` on one part of the data, and the `evaluation` is by the run's protocol.
+        """
         if serving.choose is not None:
             return nobodys_tables(self.federation, self.scorer, serving)
         placed = self.map(serving)
-        trained = self.scorer.score(serving, "train")
         tables = client_tables(self.federation, self.scorer, serving, trained, evaluation, placed)
         tables["clients"] |= self.honest.columns()
         if personal is not None:
@@ -244,3 +293,12 @@ class Evaluator:
                 raise DataError(f"true cluster {j} has no test client to test its models on")
             peers[mine] = theirs[torch.arange(len(mine)) % len(theirs)]
         return peers[serving.ids]
+
+
+def constant_output(task: Task, trained: Evaluation | None) -> Tensor | None:
+    """The output [c] that is best for the samples trained on if all have the same one, if known."""
+    output_of = getattr(task, "constant_output", None)
+    if output_of is None or trained is None or trained.total is None:
+        return None
+    found: Tensor = output_of(trained.total)
+    return found

@@ -15,13 +15,15 @@ from torch import Tensor
 from coterie.core.algorithm import Serving
 from coterie.core.cohort import Cohort
 from coterie.core.population import Population, RoundClients
-from coterie.core.task import MetricSums, Task, TaskMetrics, summary_metrics
+from coterie.core.task import MetricSums, Task, TaskMetrics
 from coterie.data.federation import Federation
 from coterie.engine.simulator import Simulator
-from coterie.evaluation.client_map import compares_losses, losses_or_gradients
+from coterie.evaluation.client_map import MOST_MODELS, compares_losses, losses_or_gradients
 from coterie.evaluation.personal import MOST_NUMBERS, FineTuning, TunedScores
+from coterie.evaluation.quality import QualitySums, measure_quality
+from coterie.evaluation.sums import SummedScores, sum_by_cluster
 from coterie.tensors.devices import CPU
-from coterie.tensors.lazy import select_rows, to_device
+from coterie.tensors.lazy import dense, select_rows, to_device
 
 
 class SampleClusters(NamedTuple):
@@ -40,14 +42,6 @@ class ClusterSummary(NamedTuple):
     means: dict[str, Tensor]  # metric -> [k] its mean over them
 
 
-class SummedScores(NamedTuple):
-    """What the scores of clients add up to, where nothing is told of single ones."""
-
-    total: Tensor  # [s] the task's sums
-    clients: Tensor  # [k] how many are in each cluster
-    metrics: Tensor  # [j, k] over those in it, the sum of each metric that the task has
-
-
 class Evaluation(NamedTuple):
     """Which model serves which client, and how well."""
 
@@ -57,6 +51,7 @@ class Evaluation(NamedTuple):
     groups: ClusterSummary | None = None  # where single clients are withheld
     validation: Evaluation | None = None  # of the clients that train, on what they hold out
     attackers: Evaluation | None = None  # of those who attack; all else is of the honest ones
+    total: Tensor | None = None  # [s] the task's sums over all of them; None: nobody was scored
 
     @property
     def everybody(self) -> Serving:
@@ -111,6 +106,22 @@ class Scorer(Protocol):
         self, serving: Serving, tuning: FineTuning, part: str, samples_of: Tensor | None = None
     ) -> tuple[Tensor, TunedScores]:
         """Who was scored [a], and how, before and after they fine-tuned on their training part."""
+
+    def measure(
+        self,
+        serving: Serving,
+        part: str,
+        samples_of: Tensor | None = None,
+        *,
+        constant: Tensor | None = None,
+        tuning: FineTuning | None = None,
+        tuned: Tensor | None = None,
+    ) -> QualitySums | None:
+        """What the served models are worth in full, beside the output `constant` [c].
+
+        With `tuning`, clients fine-tune them first; those of `tuned` [a], or all of them, use what
+        becomes of them. None where nobody answers.
+        """
 
     def own_models(self, serving: Serving) -> Tensor:
         """Every model in use: [k, d], or one for each client that adapts its model, if known."""
@@ -207,12 +218,12 @@ class SimulatedScorer:
                     labels[place] = to_device(row[: len(y)], CPU), to_device(y, CPU)
             sums.add(chunk, to_device(scores, CPU))
         if serving.label is None:
-            return Evaluation(serving, sums.finish())
+            return Evaluation(serving, sums.finish(), total=sums.total)
         found, true = zip(*(labels[place] for place in range(len(ids))), strict=True)
         samples = SampleClusters(torch.cat(found), torch.cat(true), sizes)
         empty = torch.bincount(samples.found, minlength=len(serving.models)) == 0
         losses = on.task.metrics(by_cluster)["loss"].masked_fill(empty, torch.nan)
-        return Evaluation(serving, sums.finish(), samples._replace(losses=losses))
+        return Evaluation(serving, sums.finish(), samples._replace(losses=losses), total=sums.total)
 
     def score_tuned(
         self, serving: Serving, tuning: FineTuning, part: str, samples_of: Tensor | None = None
@@ -236,6 +247,44 @@ class SimulatedScorer:
         order = torch.cat(chunks).argsort()
         columns = zip(*found, strict=True)
         return ids, TunedScores(*(torch.cat(column)[order] for column in columns))
+
+    def measure(
+        self,
+        serving: Serving,
+        part: str,
+        samples_of: Tensor | None = None,
+        *,
+        constant: Tensor | None = None,
+        tuning: FineTuning | None = None,
+        tuned: Tensor | None = None,
+    ) -> QualitySums | None:
+        on, whole, withheld = self._simulator(part), serving, serving.choose is not None
+        samples_of = serving.ids if samples_of is None else samples_of
+        if withheld:
+            whole = self._choose(serving)
+        known = on.samples.sizes[on.locate(samples_of)] > 0
+        whole, samples_of = whole.for_clients(known), samples_of[known]
+        tuned = None if tuned is None else tuned[known]
+        if not len(samples_of):
+            return None
+        grouped = not withheld and whole.adapt is None and 1 < len(whole.models) <= MOST_MODELS
+        k = len(whole.models) if grouped else 1
+        cluster = whole.cluster if grouped else torch.zeros_like(whole.cluster)
+
+        def score(cohort: Cohort, places: Tensor) -> Tensor:
+            scores: Tensor
+            if whole.mixture is not None:
+                scores = on.on_device(cohort.score_mixture, whole.models, whole.mixture[places])
+                return scores
+            models = self._models(whole, whole.ids[places])
+            if tuning is not None:
+                own = self.train.cohort(whole.ids[places], 0, (self.train.seed, "adapt"))
+                after = self.train.on_device(tuning.tune, own, model=models)
+                models = use_tuned(models, after, None if tuned is None else tuned[places])
+            scores = on.on_device(cohort.score, models)
+            return scores
+
+        return measure_quality(on, samples_of, cluster, k, score, constant=constant)
 
     def own_models(self, serving: Serving) -> Tensor:
         if serving.adapt is None:
@@ -309,7 +358,8 @@ def withhold_clients(evaluation: Evaluation, serving: Serving) -> Evaluation:
     """An evaluation of which only sums over clients are told."""
     # By the F1 of clients of a known size, as `f1_micro` is, more would be told than sums.
     told = {n: v for n, v in evaluation.summary.metrics.items() if n != "f1_micro"}
-    return Evaluation(serving, TaskMetrics(told, {}), groups=cluster_summary(evaluation))
+    groups = cluster_summary(evaluation)
+    return Evaluation(serving, TaskMetrics(told, {}), groups=groups, total=evaluation.total)
 
 
 def cluster_summary(evaluation: Evaluation) -> ClusterSummary:
@@ -320,24 +370,19 @@ def cluster_summary(evaluation: Evaluation) -> ClusterSummary:
     return ClusterSummary(sizes, {n: each / sizes.clamp_min(1) for n, each in sums.items()})
 
 
-def sum_by_cluster(values: Tensor, cluster: Tensor, k: int) -> Tensor:
-    """The sum over the clients of each cluster [k] of their values [m]."""
-    return torch.zeros(k, dtype=torch.float64).index_add(0, cluster, values.double())
-
-
-def sum_scores(task: Task, scores: Tensor, cluster: Tensor, k: int) -> SummedScores:
-    """What the scores [m, s] of clients add up to that are in `cluster` [m] of k."""
-    metrics = [sum_by_cluster(values, cluster, k) for values in task.metrics(scores).values()]
-    return SummedScores(scores.sum(0), torch.bincount(cluster, minlength=k), torch.stack(metrics))
-
-
 def summed_evaluation(task: Task, serving: Serving, sums: SummedScores) -> Evaluation:
     """The evaluation of which only sums over clients are known."""
     names, sizes = list(task.metrics(sums.total[None])), sums.clients
-    by_cluster = dict(zip(names, sums.metrics / sizes.clamp_min(1), strict=True))
-    means = dict(zip(names, (sums.metrics.sum(1) / sizes.sum()).tolist(), strict=True))
-    told = TaskMetrics(summary_metrics(task, sums.total, means), {})
-    return Evaluation(serving, told, groups=ClusterSummary(sizes, by_cluster))
+    by_cluster = dict(zip(names, sums.metrics / sums.known.clamp_min(1), strict=True))
+    told = TaskMetrics(sums.summary(task), {})
+    return Evaluation(serving, told, groups=ClusterSummary(sizes, by_cluster), total=sums.total)
+
+
+def use_tuned(before: Tensor, after: Tensor, tuned: Tensor | None) -> Tensor:
+    """The models [m, d] in use: those of clients `tuned` [m] after fine-tuning; None: of all."""
+    if tuned is None:
+        return after
+    return torch.where(tuned.to(after.device)[:, None], dense(after), dense(before))
 
 
 def scores_by_label(cohort: Cohort, models: Tensor, label: Tensor) -> Tensor:

@@ -6,6 +6,7 @@
     checkpoint.safetensors  the state after a round, to go on from: the last one, and some before
     models.safetensors      the models, and whom they serve: all that prediction needs
     result.json             the outcome in numbers
+    quality.json            confusion, calibration, each group alone, and what a constant reaches
     clients.json            the clients one by one, and their places on the map
     map.npz                 their places after some of the rounds before the last
     pictures.json           samples of each cluster, where they are images, and draws from its model
@@ -45,9 +46,13 @@ from coterie.files import (
     write_text,
 )
 from coterie.report.run_page import render_run
+from coterie.report.template import shared_library
 
 SAVING_SHARE = 0.05  # of the time of a run, where the settings leave open when to save
-OUTCOME = ("result.json", "clients.json", "pictures.json", "samples.json", "report.html")
+OUTCOME = (
+    *("result.json", "quality.json", "clients.json", "pictures.json", "samples.json"),
+    "report.html",
+)
 
 Record = dict[str, Any]  # what a round leaves, one line of rounds.jsonl
 
@@ -271,7 +276,11 @@ class RunFolder:
         return contents
 
     def write_report(self, path: Path | None = None) -> Path:
-        """Write the page about this run, into the folder unless `path` says where."""
+        """Write the page about this run, into the folder unless `path` says where.
+
+        In the folder of a sweep, its runs share what draws the charts.
+        """
+        library = "" if path else shared_library(self.path)
         path = path or self.path / "report.html"
-        write_text(path, render_run(self.path))
+        write_text(path, render_run(self.path, library=library))
         return path

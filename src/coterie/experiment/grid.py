@@ -338,6 +338,7 @@ class Grid:
             **({"selection": self.selection} if self.selection else {}),
             "copies": [copy.result for copy in self.copies],
         }
+        run.training.outcome.add_quality()
         reached = [copy.run.metrics for copy in self.live if "success" in copy.run.metrics]
         if reached:
             # The IFCA paper calls a trial successful when any of its copies is.

@@ -12,6 +12,7 @@ from torch import Tensor
 from coterie.core.algorithm import Serving
 from coterie.evaluation.evaluator import Evaluator
 from coterie.evaluation.personal import PersonalModels
+from coterie.evaluation.quality import Quality, quality_metrics
 from coterie.evaluation.scoring import Evaluation, SimulatedScorer
 from coterie.prediction.kept_models import MOST_OWN_NUMBERS
 from coterie.tensors.lazy import dense
@@ -91,6 +92,18 @@ class Outcome:
 
     @property
     @once
+    def trained(self) -> Evaluation:
+        """The scores of the clients on what they train on."""
+        return self.evaluator.trained(self.serving)
+
+    @property
+    @once
+    def quality(self) -> dict[str, Quality]:
+        """The quality in full, by what the names of its metrics begin with."""
+        return self.evaluator.quality(self.evaluation, self.trained, self.personal)
+
+    @property
+    @once
     def own_models(self) -> OwnModels:
         """The models that clients have for themselves, fine-tuned where they do that."""
         personal, tuning = self.personal, self.evaluator.tuning
@@ -114,11 +127,15 @@ class Outcome:
             numbers = self.evaluator.personal_metrics(numbers, self.personal)
         return numbers | dict(self.own_metrics)
 
+    def add_quality(self) -> None:
+        """Add to the metrics those of the quality in full, as the end of a run has them."""
+        self.metrics.update(quality_metrics(self.quality))
+
     @property
     @once
     def tables(self) -> dict[str, Any]:
         """The clients one by one, as columns."""
-        return self.evaluator.tables(self.serving, self.evaluation, self.personal)
+        return self.evaluator.tables(self.serving, self.evaluation, self.trained, self.personal)
 
 
 def cluster_by_client(serving: Serving, clients: int) -> Tensor:

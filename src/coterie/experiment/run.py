@@ -380,6 +380,8 @@ class Run:
             outcome = self.training.outcome
             # The order in which clients are asked over a network.
             outcome.evaluation, outcome.serving, outcome.labels, outcome.metrics  # noqa: B018
+            if not self.training.lockstep:
+                outcome.add_quality()
 
     def _end(self) -> None:
         if self.folder is not None and self.folder.rounds_saved < self.rounds:

@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from coterie.evaluation.metrics import METRICS, default_metric, plain_name
 from coterie.evaluation.sample_map import sample_map
 from coterie.experiment.folder import Record, RunFolder
 from coterie.experiment.kept_run import kept_models
@@ -56,7 +57,9 @@ def run_result(run: Run) -> dict[str, Any]:
         **({} if run.best_round is None else {"best_round": run.best_round}),
         **({"ending": run.ending} if run.ending else {}),
         "seed": run.settings.seed,
+        "metric": judged_by(run),
         "metrics": run.metrics,
+        **baseline_of(run),
         "data": {**run.config.get("data", {}), **sample_counts(run)},
         "scored": run.evaluation.scored,
         "bytes_down": run.bytes.total("down"),
@@ -73,6 +76,28 @@ def run_result(run: Run) -> dict[str, Any]:
     }
 
 
+def baseline_of(run: Run) -> dict[str, Any]:
+    """The metrics of the best constant prediction, as far as they are known."""
+    outcome, lead = run.training.outcome, run.evaluator.prefix
+    found = outcome.quality.get(lead)
+    if found is None or not found.constant:
+        return {}
+    return {"baseline": {f"{lead}{name}": value for name, value in found.constant.items()}}
+
+
+def judged_by(run: Run) -> str:
+    """The plain name of the metric that a run is judged by."""
+    if run.settings.metric != "auto":
+        return run.settings.metric
+    known = {plain for name in run.metrics if (plain := plain_name(name)) in METRICS}
+    counts = getattr(run.task, "label_counts", None)
+    total, shares = run.training.outcome.trained.total, ()
+    if counts is not None and total is not None:
+        labels = counts(total[None])[0]
+        shares = tuple((labels / labels.sum()).tolist())
+    return default_metric(dict.fromkeys(known, 0), shares)
+
+
 def sample_counts(run: Run) -> dict[str, int]:
     """How many samples each part has, as far as that is known here."""
     parts = {"train": run.federation.train, "test": run.federation.test}
@@ -84,6 +109,12 @@ def write_outcome(run: Run, folder: RunFolder) -> None:
     """Write the files of a finished run: its models, its result, its clients and samples."""
     write_models(folder.path / MODELS, kept_models(run))
     folder.write("result.json", run.result)
+    quality = {
+        lead.rstrip("_") or "test": each._asdict()
+        for lead, each in run.training.outcome.quality.items()
+    }
+    if quality:
+        folder.write("quality.json", {"classes": list(run.federation.classes), **quality})
     folder.write("clients.json", with_exclusions(run.training.outcome.tables, run.records))
     data, seed, labels = run.federation, run.settings.seed, run.labels
     by_sample = run.serving.label is not None

@@ -21,6 +21,7 @@ from coterie.experiment.folder import RunFolder
 from coterie.experiment.forked_runs import CAN_FORK, ForkServer, RunProcess, python_command
 from coterie.experiment.plan import complete_settings, make_plan
 from coterie.files import read_json
+from coterie.report.template import share_library
 from coterie.tensors.threads import available_cores
 
 POLL_SECONDS = 0.2
@@ -118,6 +119,8 @@ def run_jobs(jobs: Sequence[Job], *, workers: int = 0, tell: Tell | None = None)
     waiting = [job for job in jobs if job.result is None]
     # Only runs that go on are looked at again: the files of the others do not change.
     rounds = {job: total if job.result else job.rounds_done for job, total in totals.items()}
+    for place in {job.folder.parent for job in waiting}:
+        share_library(place)
     workers = min(workers or available_cores(), max(1, len(waiting)))
     threads = thread_limits(workers)
     server = ForkServer(threads) if CAN_FORK and len(waiting) > workers else None

@@ -27,7 +27,8 @@ from coterie.core.sampling import Sampling
 from coterie.core.state import annotated_state, describe_state, rebuild_state, state_tensors
 from coterie.core.task import Task
 from coterie.evaluation.evaluator import Evaluator
-from coterie.evaluation.metrics import FIXED_METRICS
+from coterie.evaluation.metrics import FIXED_METRICS, OF_PROBABILITIES
+from coterie.evaluation.quality import quality_metrics
 from coterie.experiment.checkpoint import Checkpoint
 from coterie.experiment.early_stopping import BestRound, EarlyStopping
 from coterie.experiment.finetuning import make_fine_tuning
@@ -72,6 +73,7 @@ class Training:
         self.settings = settings
         self.sampling = sampling  # of participants; None: as the settings say
         self.start = start  # which of several independent starts it is
+        self.lockstep = lockstep
         self.initial = initial  # [j, d] the models to begin with; None: those of the task
         due = set[int]() if lockstep else frame_rounds(settings.rounds, settings.evaluate)
         self.frames = MapFrames(self.federation.cluster, due)
@@ -312,6 +314,8 @@ class Training:
         if number in self.frames.due and not self.evaluator.withheld:
             self.frames.add(number, *self.evaluator.map(found), cluster)
         metrics = self.evaluator.metrics(evaluation, cluster)
+        if self.settings.metric in OF_PROBABILITIES:
+            metrics |= quality_metrics(self.evaluator.quality(evaluation))
         return metrics, self.evaluator.by_cluster(evaluation)
 
     def to_checkpoint(self, run: str) -> Checkpoint:

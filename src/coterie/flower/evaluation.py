@@ -14,16 +14,18 @@ from coterie.core.algorithm import Serving
 from coterie.core.clients import merge_answers
 from coterie.core.population import RoundClients
 from coterie.core.task import MetricSums, Task, task_metrics
-from coterie.evaluation.client_map import compares_losses
+from coterie.evaluation.client_map import MOST_MODELS, compares_losses
 from coterie.evaluation.personal import FineTuning, TunedScores
+from coterie.evaluation.quality import QualitySums, add_quality
 from coterie.evaluation.scoring import (
     Evaluation,
     SampleClusters,
-    SummedScores,
     summed_evaluation,
     withhold_clients,
 )
+from coterie.evaluation.sums import SummedScores
 from coterie.flower.clients import Network
+from coterie.flower.quality import QualityExchange
 from coterie.flower.replies import NodeReply, check_fields, disagreement
 from coterie.flower.step_exchange import encode_step, without
 from coterie.flower.wire import BadPacket, Packet
@@ -71,15 +73,16 @@ class NetworkScorer:
             clusters = None if serving.label is None else SampleClusters(nothing, nothing, nothing)
             return Evaluation(serving, MetricSums(self.network.task, 0).finish(), clusters)
         quality = task_metrics(self.network.task, answer.scores)
+        total = answer.scores.sum(0)
         if serving.label is None:
-            return Evaluation(serving, quality)
+            return Evaluation(serving, quality, total=total)
         # As many samples of each kind as there are, client after client.
         counts = answer.counts.flatten(1)
         pairs = counts.nonzero()
         repeats, classes = counts[pairs[:, 0], pairs[:, 1]], answer.counts.shape[2]
         kinds = pairs[:, 1].repeat_interleave(repeats)
         clusters = SampleClusters(kinds // classes, kinds % classes, counts.sum(1))
-        return Evaluation(serving, quality, clusters)
+        return Evaluation(serving, quality, clusters, total=total)
 
     def score_tuned(
         self, serving: Serving, tuning: FineTuning, part: str, samples_of: Tensor | None = None
@@ -96,6 +99,36 @@ class NetworkScorer:
         if answer is None:
             return ids, TunedScores(*[torch.zeros(0, 1)] * 3)
         return ids, TunedScores(answer.untuned, answer.scores, answer.moved)
+
+    def measure(
+        self,
+        serving: Serving,
+        part: str,
+        samples_of: Tensor | None = None,
+        *,
+        constant: Tensor | None = None,
+        tuning: FineTuning | None = None,
+        tuned: Tensor | None = None,
+    ) -> QualitySums | None:
+        """Sums over the clients of every node; None if none answers."""
+        assert samples_of is None, "a client of a network has only its own samples"
+        task, k, models = self.network.task, len(serving.models), ScoreExchange(serving, part)
+        contents = models.contents
+        if serving.choose is not None:
+            contents = SumExchange(serving, part, task).contents
+        alone = serving.choose is not None or serving.adapt is not None
+        exchange = QualityExchange(
+            contents,
+            task,
+            serving,
+            constant,
+            tuned,
+            tune=tuning is not None,
+            groups=1 if alone or not 1 < k <= MOST_MODELS else k,
+        )
+        replies = self._replies(serving, exchange) if len(serving.ids) else []
+        sums = add_quality([each.upload.sums() for each in replies]) if replies else None
+        return sums if sums is not None and bool(sums.clients.any()) else None
 
     def own_models(self, serving: Serving) -> Tensor:
         return serving.models
@@ -131,7 +164,7 @@ class NetworkScorer:
         task, replies = self.network.task, []
         if len(serving.ids):
             replies = self._replies(serving, SumExchange(serving, part, task))
-        ids, sums = torch.arange(0), SummedScores(*[torch.zeros(())] * 3)
+        ids, sums = torch.arange(0), SummedScores(*[torch.zeros(())] * 4)
         for each in replies:
             ids = torch.cat([ids, each.ids])
             sums = SummedScores(
@@ -142,7 +175,9 @@ class NetworkScorer:
             return withhold_clients(Evaluation(serving, MetricSums(task, 0).finish()), serving)
         return summed_evaluation(task, serving, sums)
 
-    def _replies(self, serving: Serving, exchange: ScoreExchange | SumExchange) -> list[NodeReply]:
+    def _replies(
+        self, serving: Serving, exchange: ScoreExchange | SumExchange | QualityExchange
+    ) -> list[NodeReply]:
         """What nodes reply to an exchange; those that differ from most are refused."""
         replies = self.network.ask("score", serving.ids, exchange.contents, exchange.read)
         refused: dict[int, str] = {}
@@ -244,6 +279,11 @@ class SumExchange:
         names = self.metric_names(found.total)
         if found.metrics.shape != (len(names), k) or found.metrics.dtype != torch.float64:
             raise BadPacket(f"metrics must be {[len(names), k]}, sums of {', '.join(names)}")
+        known = found.known
+        if known.shape != found.metrics.shape or known.dtype != torch.int64:
+            raise BadPacket(f"known must be {list(found.metrics.shape)} whole numbers")
+        if bool(((known < 0) | (known > found.clients)).any()):
+            raise BadPacket("known must be from 0 to the clients of each cluster")
         return NodeReply(ids, SummedScores(*(value[None] for value in found)))
 
     def metric_names(self, total: Tensor) -> list[str]:

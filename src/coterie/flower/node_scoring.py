@@ -13,8 +13,11 @@ from coterie.core.cohort import Cohort
 from coterie.engine.simulator import Simulator
 from coterie.evaluation.client_map import losses_or_gradients
 from coterie.evaluation.personal import FineTuning
-from coterie.evaluation.scoring import scores_by_label, sum_scores
-from coterie.flower.wire import Packet, decode_arguments
+from coterie.evaluation.quality import measure_quality
+from coterie.evaluation.scoring import scores_by_label, use_tuned
+from coterie.evaluation.sums import sum_scores
+from coterie.flower.quality import split_quality
+from coterie.flower.wire import BadPacket, Packet, decode_arguments
 
 if TYPE_CHECKING:
     from coterie.flower.node import Node
@@ -32,6 +35,9 @@ def score_clients(node: Node, packet: Packet, step: Any) -> dict[str, Tensor]:
     tuning = node.fine_tuning if packet.get("tune", bool) else None
     if use == "choose":
         return score_choices(node, packet, partial(step, **extra), on, tuning)
+    if packet.header.get("quality"):
+        adapt = None if step is None else partial(step, **extra)
+        return judge_models(node, packet, on, adapt, tuning)
     models, cluster = packet.tensor("models"), packet.tensor("cluster")
 
     def score_labels(cohort: Cohort) -> tuple[Tensor, ...]:
@@ -92,8 +98,53 @@ def score_choices(
         return (cohort.score(own),)
 
     (cluster,) = compute_by_chunk(by, ids, "choose", lambda cohort: (choose(cohort).cluster,))
+    if packet.header.get("quality"):
+        chosen = Packet(packet.header, {**packet.tensors, "models": models, "cluster": cluster})
+        return judge_models(node, chosen, on, None, tuning)
     (scores,) = compute_by_chunk(on, ids, "score", score_models)
     return sum_scores(node.task, scores, cluster, len(models))._asdict()
+
+
+def judge_models(
+    node: Node,
+    packet: Packet,
+    on: Simulator,
+    adapt: Callable[..., Tensor] | None,
+    tuning: FineTuning | None,
+) -> dict[str, Tensor]:
+    """What the models of a message are worth in full to its clients, as sums over these.
+
+    adapt   how clients make models of their own of them, if they do
+    tuning  how clients fine-tune them then, if they do; those that the message calls `tuned`
+    """
+    ids, train, groups = node.ids, node.simulators["train"], packet.get("groups", int)
+    models, cluster = packet.tensor("models"), packet.tensor("cluster")
+    shares, tuned = packet.tensors.get("mixture"), packet.tensors.get("tuned")
+    group = packet.tensors.get("group", torch.zeros_like(ids))
+    if group.shape != ids.shape or bool(((group < 0) | (group >= groups)).any()):
+        raise BadPacket(f"the groups of a message must be from 0 to {groups - 1}")
+    used = on.samples.sizes[on.locate(ids)] > 0
+    nothing = not bool(used.any())
+    used[0] |= nothing  # a client without samples shows what sums there are
+
+    def score(cohort: Cohort, _: Tensor) -> Tensor:
+        place = torch.searchsorted(ids, cohort.ids)
+        if shares is not None:
+            return cohort.score_mixture(models, shares[place])
+        model, own = models[cluster[place]], train.cohort(cohort.ids, 0, (train.seed, "adapt"))
+        if adapt is not None:
+            model = adapt(own, model=model)
+        if tuning is not None:
+            after = tuning.tune(own, model)
+            model = use_tuned(model, after, None if tuned is None else tuned[place])
+        return cohort.score(model)
+
+    constant = packet.tensors.get("constant")
+    sums = measure_quality(
+        on, ids[used], group[used], groups, score, constant=constant, exact=False
+    )
+    tensors = split_quality(sums)
+    return {n: torch.zeros_like(t) for n, t in tensors.items()} if nothing else tensors
 
 
 def compute_by_chunk(

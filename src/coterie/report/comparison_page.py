@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.names import short_names
+from coterie.evaluation.metrics import name_in
 from coterie.evaluation.results_table import ComparisonResults
 from coterie.report import figures
-from coterie.report.headline import run_warnings, setting_text
+from coterie.report.headline import metric_text, run_warnings, setting_text
 from coterie.report.palette import colour
 from coterie.report.run_files import RunFiles
 from coterie.report.template import fill_template
@@ -19,7 +20,12 @@ Groups = dict[str, dict[str, list[RunFiles]]]  # federation -> label -> runs
 SEEDS = ("seed", "split_seed")  # runs that differ in nothing else are of one group
 
 # The curves that are drawn, as far as runs have them.
-DRAWN = ("accuracy", "train_accuracy", "success", "ari", "loss", "train_loss", "distance")
+DRAWN = (
+    *("accuracy", "train_accuracy", "auc", "train_auc", "r2", "train_r2", "success", "ari"),
+    *("loss", "train_loss", "distance"),
+)
+# What the list of runs shows, of the part that is tested on or else of training.
+LISTED = ("accuracy", "loss", "ari")
 
 
 def group_runs(runs: Sequence[RunFiles]) -> Groups:
@@ -70,17 +76,19 @@ def render_comparison(
             figure = figures.mean_curves(histories, key)
             if figure is not None:
                 name = f"{key}_{number}" if key in DRAWN else f"own_{which}_{number}"
-                drawn.append((name, figures.LABELS.get(key, key)))
+                drawn.append((name, figures.label_of(key)))
                 charts[name] = figure
+        listed = listed_metrics(labels, results.judge(federation))
         sections.append(
             {
                 "federation": federation,
                 "charts": drawn,
                 "table": results.table(federation),
                 "caption": results.caption(federation),
+                "listed": listed,
                 "seeds": max(len(runs) for runs in labels.values()),
                 "runs": [
-                    _row(run, label, colour(i), place)
+                    _row(run, label, colour(i), place, listed)
                     for i, (label, runs) in enumerate(labels.items())
                     for run in runs
                 ],
@@ -107,7 +115,19 @@ def render_comparison(
     return fill_template("runs.html.j2", context, data, live)
 
 
-def _row(run: RunFiles, label: str, hue: str, place: Path | None) -> dict[str, Any]:
+def listed_metrics(labels: dict[str, list[RunFiles]], judge: str) -> list[tuple[str, str]]:
+    """The metrics of the list of runs, by what they are called: that which decides, and others.
+
+    Of training and of tests there are columns of their own.
+    """
+    runs = [run.metrics for each in labels.values() for run in each]
+    names = [name_in(name, run) for name in dict.fromkeys([judge, *LISTED]) for run in runs]
+    return [(name, figures.label_of(name)) for name in dict.fromkeys(filter(None, names))]
+
+
+def _row(
+    run: RunFiles, label: str, hue: str, place: Path | None, listed: list[tuple[str, str]]
+) -> dict[str, Any]:
     """The headline numbers of one run."""
     page = run.folder / "report.html"
     metrics = run.metrics
@@ -115,9 +135,7 @@ def _row(run: RunFiles, label: str, hue: str, place: Path | None) -> dict[str, A
         "label": label,
         "colour": hue,
         "seed": run.seed,
-        "accuracy": metrics.get("accuracy", metrics.get("train_accuracy")),
-        "loss": metrics.get("loss", metrics.get("train_loss")),
-        "ari": metrics.get("ari"),
+        "cells": [metric_text(name, metrics.get(name)) for name, _ in listed],
         "clusters": metrics.get("clusters"),
         "rounds": len(run.rounds),
         "finished": bool(run.result),

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any
 
-from coterie.evaluation.metrics import FIXED_METRICS
+from coterie.evaluation.metrics import FIXED_METRICS, metric_label
 from coterie.report.palette import PALETTE, colour
 
 Figure = dict[str, Any]
@@ -29,9 +29,16 @@ SCORES = {
     "accuracy": ("accuracy", FIRST, "solid", True),
     "train_accuracy": ("training accuracy", FIRST, "solid", True),
     "validation_accuracy": ("validation accuracy", SECOND, "longdash", True),
+    "auc": ("AUC", FIRST, "dashdot", True),
+    "train_auc": ("training AUC", FIRST, "dashdot", True),
+    "validation_auc": ("validation AUC", SECOND, "longdashdot", True),
+    "r2": ("R2", FIRST, "solid", True),
+    "train_r2": ("training R2", FIRST, "solid", True),
+    "validation_r2": ("validation R2", SECOND, "longdash", True),
     "success": ("success", FIRST, "solid", True),
     "ari": ("ARI", SECOND, "solid", True),
     "accuracy_macro": ("accuracy, macro", FIRST, "dash", False),
+    "balanced_accuracy": ("balanced accuracy", FIRST, "longdashdot", False),
     "f1": ("F1", FIRST, "dot", False),
     "f1_macro": ("F1, macro", FIRST, "dashdot", False),
     "f1_micro": ("F1, micro", FIRST, "longdash", False),
@@ -57,6 +64,11 @@ LABELS = {key: label for key, (label, *_) in (SCORES | ERRORS | THREATS).items()
 LABELS |= {"attacking_teachers": "attackers who taught a first model"}
 
 
+def label_of(key: str) -> str:
+    """What a metric is called on a page."""
+    return LABELS.get(key) or metric_label(key)
+
+
 def score_curves(rounds: Sequence[Round]) -> Figure | None:
     """Metrics for which one is best, over the rounds; None where no round has any."""
     return _lines(_metrics(rounds, SCORES), "score", bounded=True)
@@ -68,7 +80,8 @@ def error_curves(rounds: Sequence[Round]) -> Figure | None:
     The lowest validation loss is marked where a run went by it.
     """
     traces = _metrics(rounds, ERRORS)
-    title = "loss" if len(traces) == 1 else "loss and distance"
+    far = any("distance" in trace["name"] for trace in traces)
+    title = "loss and distance" if far else "loss"
     return _lines([*traces, *best_round_mark(rounds)], title)
 
 
@@ -160,7 +173,7 @@ def mean_curves(groups: Mapping[str, Sequence[Sequence[Round]]], key: str) -> Fi
             ]
             traces.append(_band(numbers, means, [s**0.5 for s in squares], place, name))
         traces.append({**line, "legendgroup": name})
-    return _lines(traces, LABELS.get(key, key), bounded=key in SCORES)
+    return _lines(traces, label_of(key), bounded=key in SCORES)
 
 
 def mean_points(groups: Mapping[str, Mapping[str, Sequence[float]]], key: str) -> Figure | None:
@@ -186,7 +199,7 @@ def mean_points(groups: Mapping[str, Mapping[str, Sequence[float]]], key: str) -
                 "hovertemplate": "%{y:.4~g}",
             }
         )
-    axis = {"title": {"text": LABELS.get(key, key)}}
+    axis = {"title": {"text": label_of(key)}}
     layout = {"xaxis": {"type": "category"}, "yaxis": axis, "scattermode": "group"}
     return {"data": traces, "layout": layout} if traces else None
 

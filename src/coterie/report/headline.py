@@ -5,18 +5,16 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from coterie.evaluation.metrics import METRICS, is_share, name_in, plain_name
 from coterie.report import number_format as numbers
 from coterie.report.clusters import Grouping
-from coterie.report.figures import LABELS, THREATS, Columns, Round
+from coterie.report.figures import THREATS, Columns, Round, label_of
 from coterie.report.run_files import RunFiles
 
-FRACTIONS = (
-    *("accuracy", "accuracy_macro", "f1", "f1_macro", "f1_micro"),
-    *("purity", "success", "tuned"),
-    *THREATS,
-)
-HEADLINE = ("accuracy", "train_accuracy", "success", "loss", "train_loss", "distance", "ari")
+FRACTIONS = (*("purity", "tuned"), *THREATS)
+HEADLINE = ("accuracy", "success", "r2", "rmse", "loss", "distance", "ari")
 AGREEMENTS = ("ari", "nmi")
+OF_CLASSES = ("auc", "average_precision", "log_loss")  # also written with 3 decimals
 
 
 def headline_cards(
@@ -25,16 +23,12 @@ def headline_cards(
     """The cards at the top of the page: (label, value, note)."""
     metrics = run.metrics
     cards = []
-    for key in HEADLINE:
-        if metrics.get(key) is None:
+    judge = str(run.result.get("metric", ""))
+    for plain in dict.fromkeys([judge, *HEADLINE] if judge in METRICS else HEADLINE):
+        key = name_in(plain, metrics)
+        if key is None:
             continue
-        note = "1 is perfect" if key == "ari" else ""
-        if key == "accuracy" and metrics.get("accuracy_macro") is not None:
-            note = f"{numbers.percent(metrics['accuracy_macro'])} macro"
-        before = metrics.get(f"untuned_{key}")
-        if before is not None and key in ("accuracy", "train_accuracy"):
-            note = f"{metric_text(key, before)} before fine-tuning"
-        cards.append((LABELS.get(key, key), metric_text(key, metrics[key]), note))
+        cards.append((label_of(key), metric_text(key, metrics[key]), _note(run, key)))
     clusters = metrics.get("clusters", groups.occupied or None)
     if clusters is not None:
         truth = len(groups.true)
@@ -59,12 +53,28 @@ def headline_cards(
     return cards
 
 
+def _note(run: RunFiles, key: str) -> str:
+    """What stands below a metric on its card: what it was, or what it is to be compared with."""
+    metrics = run.metrics
+    if key == "ari":
+        return "1 is perfect"
+    before = metrics.get(f"untuned_{key}")
+    if before is not None and key != "loss":
+        return f"{metric_text(key, before)} before fine-tuning"
+    constant = (run.result.get("baseline") or {}).get(key)
+    if constant is not None:
+        return f"{metric_text(key, constant)} by a constant"
+    over_clients = metrics.get(f"{key}_macro")
+    return "" if over_clients is None else f"{metric_text(key, over_clients)} macro"
+
+
 def metric_text(key: str, value: Any) -> str:
-    """The value of a metric as it is written: fractions in percent, agreements with 3 decimals."""
-    part = key.removeprefix("untuned_").removeprefix("train_").removeprefix("validation_")
-    if part in FRACTIONS:
+    """The value of a metric as it is written: shares in percent, agreements with 3 decimals."""
+    plain = plain_name(key)
+    if plain in FRACTIONS or is_share(plain):
         return numbers.percent(value)
-    if key in AGREEMENTS and value is not None and math.isfinite(value):
+    three = plain.removesuffix("_macro") in (*AGREEMENTS, *OF_CLASSES)
+    if three and value is not None and math.isfinite(value):
         return f"{value:.3f}"
     return numbers.count(value) if isinstance(value, int) else numbers.decimal(value)
 

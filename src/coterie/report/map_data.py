@@ -69,7 +69,7 @@ def sample_map_data(run: RunFiles, groups: Grouping) -> dict[str, Any] | None:
         ("client", "client", "label"),
         ("cluster", "found cluster", "label"),
         ("true", "true cluster", "label"),
-        ("loss", "loss", "decimal"),
+        ("loss", "training loss", "decimal"),
     )
     return {
         "views": ["found", *(["true"] if true else [])],

@@ -21,7 +21,14 @@ function offerToCopy() {
 
 function start() {
   const data = JSON.parse(document.getElementById("data").textContent);
-  figures = data.figures;
+  const bare = typeof Plotly === "undefined";
+  document.getElementById("bare").hidden = !bare;
+  figures = bare ? {} : data.figures;
+  if (bare) {
+    if (data.tables.length) listClients(data.tables);
+    offerToCopy();
+    return;
+  }
   if (data.map) startMap("map", data.map, data.tables[0]);
   if (data.sample_map) startMap("sample_map", data.sample_map, data.sample_map.table);
   startCharts();

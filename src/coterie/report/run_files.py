@@ -3,7 +3,7 @@
 import io
 import json
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ FILES = (
     "config.json",
     "rounds.jsonl",
     "result.json",
+    "quality.json",
     "clients.json",
     "map.npz",
     "pictures.json",
@@ -37,6 +38,8 @@ class RunFiles:
     frames: dict[str, np.ndarray]  # the arrays of map.npz
     pictures: list[dict[str, Any]]
     samples: dict[str, Any]  # where samples are clustered: a map of some, and their features
+    # Of the predictions, by the part that they were made on.
+    quality: dict[str, Any] = field(default_factory=dict)
 
     @cached_property
     def metrics(self) -> dict[str, Any]:
@@ -95,6 +98,7 @@ def read_run(folder: Path) -> RunFiles:
         config=read_json(folder / "config.json", {}),
         rounds=_rounds(folder / "rounds.jsonl"),
         result=read_json(folder / "result.json", {}),
+        quality=read_json(folder / "quality.json", {}),
         clients=read_json(folder / "clients.json", {}),
         frames=_arrays(folder / "map.npz"),
         pictures=read_json(folder / "pictures.json", []),

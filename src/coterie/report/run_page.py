@@ -10,12 +10,15 @@ from coterie.report.feature_profiles import profile_figures
 from coterie.report.figures import Columns, Figure
 from coterie.report.map_data import map_data, sample_map_data
 from coterie.report.palette import SHAPES
+from coterie.report.prediction_quality import calibration_figure, quality_section
 from coterie.report.run_files import RunFiles, read_run
 from coterie.report.template import fill_template
 
 
-def render_run(folder: Path, live: bool = False) -> str:
+def render_run(folder: Path, live: bool = False, library: str = "") -> str:
     """The HTML page of the run in `folder`: one text with scripts and styles inside.
+
+    `library` is the path to what draws the charts, where that is not to be inside.
 
     Needs `config.json`. Leaves out what the other files do not say, so the folder of an unfinished
     run has a page too.
@@ -35,7 +38,10 @@ def render_run(folder: Path, live: bool = False) -> str:
     by_sample = clusters.sample_table(samples) if samples else None
     profiles = run.samples.get("features") or {}
     own = {f"own_{i}": pair for i, pair in enumerate(figures.own_curves(run.rounds).items())}
+    quality = quality_section(run)
+    calibration = calibration_figure(run) if quality else None
     charts = _charts(run, groups)
+    charts |= {"calibration": calibration} if calibration else {}
     charts |= _profile_charts(profiles)
     charts |= {key: figure for key, (_, figure) in own.items()}
     charts |= _confusion_charts([table for _, table in summaries], by_sample)
@@ -46,8 +52,11 @@ def render_run(folder: Path, live: bool = False) -> str:
         "warnings": headline.run_warnings(run.rounds, run.result),
         "headline": headline.headline_cards(run, groups, trained),
         "metrics": [
-            (figures.LABELS.get(k, k), headline.metric_text(k, v)) for k, v in run.metrics.items()
+            (figures.label_of(k), headline.metric_text(k, v)) for k, v in run.metrics.items()
         ],
+        "quality": quality,
+        "training": "training " if not tests(run) else "",
+        "trained": trained is not None,
         "tuned": headline.tuned_sentence(run),
         "kept": headline.kept_sentence(run),
         "groups": groups,
@@ -65,6 +74,7 @@ def render_run(folder: Path, live: bool = False) -> str:
             *_maps("map", "clients", places),
         ],
         "worst": clusters.worst_served(tested or trained, groups),
+        "worst_label": worst_label(tested or trained, tested is not None),
         "crossed": _bytes_by_part(run.result),
         "asked": sum(r.get("asked") or 0 for r in run.rounds),
         "answered": sum(r.get("answered") or 0 for r in run.rounds),
@@ -83,7 +93,23 @@ def render_run(folder: Path, live: bool = False) -> str:
             if columns
         ],
     }
-    return fill_template("run.html.j2", context, data, live)
+    return fill_template("run.html.j2", context, data, live, library)
+
+
+def tests(run: RunFiles) -> bool:
+    """Whether a run is judged by a test part, as far as is known; else by what is trained on."""
+    return "train_loss" not in run.metrics
+
+
+def worst_label(columns: Columns | None, tested: bool) -> str:
+    """What the worst-served clients are called by: their loss is that of training, if they train.
+
+    >>> worst_label({"accuracy": None}, False), worst_label({"accuracy": [0.5]}, False)
+    ('training loss', 'accuracy')
+    """
+    if columns is None or columns.get("accuracy") is not None:
+        return "accuracy"
+    return "loss" if tested else "training loss"
 
 
 def _clusters_so_far(run: RunFiles) -> Columns | None:

@@ -1,8 +1,8 @@
-"""Classification: cross-entropy, accuracy and F1."""
+"""Classification: cross-entropy, accuracy, balanced accuracy and F1."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +12,14 @@ from coterie.core.errors import DataError
 from coterie.tasks.network import NetworkTask, for_each_sample
 
 PROBABILITY_ERROR = 1e-3  # by which probabilities may miss 1 in sum
+
+
+class ClassLogits(NamedTuple):
+    """Predictions of samples, or tokens, client after client."""
+
+    logits: Tensor  # [N, c]
+    labels: Tensor  # [N]
+    sizes: Tensor  # [m] how many of them each client has
 
 
 class Classification(NetworkTask):
@@ -72,14 +80,47 @@ class Classification(NetworkTask):
         return torch.cat([samples, loss, counts], 1)
 
     def metrics(self, scores: Tensor) -> dict[str, Tensor]:
-        """Accuracy, F1 and loss from the sums of `score`."""
+        """Accuracy, balanced accuracy, F1 and loss from the sums of `score`."""
         samples, loss = scores[:, 0], scores[:, 1]
         hits, guessed, labelled = scores[:, 2:].chunk(3, dim=1)
         return {
             "accuracy": hits.sum(1) / samples,
+            "balanced_accuracy": balanced_accuracies(hits, labelled),
             "f1": f1_scores(hits, guessed, labelled),
             "loss": loss / samples,
         }
+
+    def label_counts(self, scores: Tensor) -> Tensor:
+        """How often each class is the label, [m, c], of samples with the sums `scores` [m, s]."""
+        return scores[:, 2:].chunk(3, dim=1)[2]
+
+    def constant_output(self, scores: Tensor) -> Tensor:
+        """The logits [c] that give the classes their shares of samples with these sums [s]."""
+        return share_logits(self.label_counts(scores[None])[0])
+
+    def class_logits(self, output: Tensor, y: Tensor, mask: Tensor) -> ClassLogits:
+        """What is predicted of the samples that count, one after the other."""
+        label = y.argmax(-1) if y.is_floating_point() else y
+        inside = mask.bool()
+        return ClassLogits(output[inside], label[inside], inside.sum(1))
+
+
+def balanced_accuracies(hits: Tensor, labelled: Tensor) -> Tensor:
+    """The mean over classes of the share of their samples that is predicted right.
+
+    Counts [m, c] give [m]; a class without a sample is left out of the mean.
+    """
+    occurs = labelled > 0
+    return (hits / labelled.clamp_min(1)).sum(1) / occurs.sum(1)
+
+
+def share_logits(counts: Tensor) -> Tensor:
+    """The logits of classes that occur so often [c], half a sample being given to those that miss.
+
+    >>> share_logits(torch.tensor([3.0, 1.0])).softmax(0).tolist()
+    [0.75, 0.25]
+    """
+    return counts.double().clamp_min(0.5).log()
 
 
 def mix_probabilities(outputs: Tensor, shares: Tensor) -> Tensor:

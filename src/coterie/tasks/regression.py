@@ -1,4 +1,4 @@
-"""Regression: squared error."""
+"""Regression: squared error, and errors in the units of the label."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from coterie.core.errors import DataError
 from coterie.data.tables.labels import AS_THEY_ARE, TargetScale
 from coterie.tasks.network import NetworkTask, kinds_text
+
+ROUNDING = 1e-13  # of sums of squares, below which targets are all the same
 
 
 class Regression(NetworkTask):
@@ -61,6 +63,38 @@ class Regression(NetworkTask):
 
     def targets(self, y: Tensor) -> Tensor:
         return y.to(self.layout.dtype)
+
+    def score(self, output: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+        """Per client: samples, summed loss, errors and their squares, targets and their squares.
+
+        Outputs [m, n, 1], targets and mask [m, n] give [m, 6].
+        """
+        weight = mask.double()
+        losses, error = self.losses(output, y).double(), (output.squeeze(-1) - y).double()
+        found = [weight, losses * weight, error.abs() * weight, error.square() * weight]
+        target = y.double() * weight
+        return torch.stack([each.sum(1) for each in (*found, target, target * y)], 1)
+
+    def metrics(self, scores: Tensor) -> dict[str, Tensor]:
+        """RMSE and MAE in the units of the label, R2, and the loss in those it is learnt in.
+
+        R2 of samples that all have one target is NaN: it is not defined.
+        """
+        samples, loss, absolute, squares, targets, of_squares = scores.T
+        unit = self.target.scale
+        spread = of_squares - targets.square() / samples
+        spread = torch.where(spread > ROUNDING * of_squares, spread, 0.0)
+        r2 = 1 - squares.nan_to_num(nan=torch.inf) / spread
+        return {
+            "rmse": unit * (squares / samples).sqrt(),
+            "mae": unit * absolute / samples,
+            "r2": torch.where(spread > 0, r2, torch.nan),
+            "loss": loss / samples,
+        }
+
+    def constant_output(self, scores: Tensor) -> Tensor:
+        """The output [1] that is the mean of the targets of samples with these sums [s]."""
+        return (scores[4] / scores[0])[None].to(self.layout.dtype)
 
     def check_samples(self, x: Any, y: Any) -> None:
         """Refuse data that this network cannot learn from."""

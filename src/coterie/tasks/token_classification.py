@@ -12,10 +12,13 @@ from coterie.core.errors import DataError
 from coterie.core.sample_kinds import stored_tensors
 from coterie.core.samples import Inputs, Padded, Ragged
 from coterie.tasks.classification import (
+    ClassLogits,
+    balanced_accuracies,
     check_labels,
     class_counts,
     f1_scores,
     mix_probabilities,
+    share_logits,
 )
 from coterie.tasks.network import NetworkTask
 
@@ -79,13 +82,29 @@ class TokenClassification(NetworkTask):
         return torch.cat([samples, (losses * weight).sum(1, keepdim=True), found], 1)
 
     def metrics(self, scores: Tensor) -> dict[str, Tensor]:
-        """Accuracy and F1 over tokens, and the loss over samples."""
+        """Accuracy, balanced accuracy and F1 over tokens, and the loss over samples."""
         hits, guessed, labelled = scores[:, 2:].chunk(3, dim=1)
         return {
             "accuracy": hits.sum(1) / labelled.sum(1),
+            "balanced_accuracy": balanced_accuracies(hits, labelled),
             "f1": f1_scores(hits, guessed, labelled),
             "loss": scores[:, 1] / scores[:, 0],
         }
+
+    def label_counts(self, scores: Tensor) -> Tensor:
+        """How often each class is the label of a token, [m, c], by the sums `scores` [m, s]."""
+        return scores[:, 2:].chunk(3, dim=1)[2]
+
+    def constant_output(self, scores: Tensor) -> Tensor:
+        """The logits [c] that give the classes their shares of tokens with these sums [s]."""
+        return share_logits(self.label_counts(scores[None])[0])
+
+    def class_logits(self, output: Tensor, y: Any, mask: Tensor) -> ClassLogits:
+        """What is predicted of the tokens that count, one after the other."""
+        labels, counts = tokens_and_mask(y)
+        inside = mask.bool()[..., None] & counts
+        logits = cut_outputs(output, labels.shape[-1])
+        return ClassLogits(logits[inside], labels[inside], inside.flatten(1).sum(1))
 
 
 def tokens_and_mask(y: Any) -> tuple[Tensor, Tensor]:
