@@ -71,16 +71,21 @@ def write_table(path, groups, seed, clients=12, rows=40, features=4, kind="flip"
     return path
 
 
-FAST = ["rounds=40", "hidden=8"]
+FAST = ["rounds=25", "hidden=8"]
 
 
 @pytest.mark.filterwarnings("ignore::coterie.CoterieWarning")
 @pytest.mark.parametrize("groups", [1, 2, 4])
-@pytest.mark.parametrize("kind", ["permuted", "flip"])
-def test_k_is_found_where_nobody_says_it(tmp_path, capsys, groups, kind):
-    if (kind, groups) == ("flip", 4):
-        pytest.skip("two classes have two orders")
-    data = write_table(tmp_path / "data.csv", groups, seed=3 * groups, kind=kind)
+def test_k_is_found_where_nobody_says_it(tmp_path, groups):
+    data = write_table(tmp_path / "data.csv", groups, seed=3 * groups, kind="permuted")
+    plan = make_plan(["ifca", str(data), *FAST])
+    run = plan.run(plan.config()).complete()
+    assert run.chosen["chosen"]["k"] == run.chosen["selection"]["taken"] == groups
+
+
+@pytest.mark.filterwarnings("ignore::coterie.CoterieWarning")
+def test_which_k_was_taken_is_told_everywhere(tmp_path, capsys):
+    groups, data = 2, write_table(tmp_path / "data.csv", 2, seed=6, kind="permuted")
     assert main(["run", "ifca", str(data), *FAST, "--out", str(tmp_path / "run"), "--json"]) == 0
     said = capsys.readouterr()
     result = json.loads(said.out)
@@ -118,7 +123,9 @@ def test_k_is_found_in_python(digits):
     assert run.chosen["chosen"]["k"] == run.chosen["selection"]["taken"]
     plain = coterie.simulate(FeSEM(), federation, task, grid={"k": [1, 2, 3, 4]}, **settings)
     found = plain.chosen["selection"]
-    assert found["validation_loss"] == run.chosen["selection"]["validation_loss"]
+    automatic = run.chosen["selection"]["validation_loss"]
+    assert found["validation_loss"][:2] == automatic[:2]
+    assert automatic[2] <= found["validation_loss"][2]  # of two starts
     assert found["taken"] == found["lowest"]  # these are asked for: the best is taken
     rates = coterie.simulate(IFCA(k=2), federation, task, grid={"lr": [0.01, 0.5]}, **settings)
     chosen, copies = rates.chosen["chosen"], rates.chosen["copies"]
@@ -171,5 +178,5 @@ def test_a_comparison_finds_k_for_each_run(tmp_path):
         warnings.simplefilter("ignore", CoterieWarning)
         found = coterie.compare(["ifca", "fedavg"], str(data), seeds=1, rounds=15, hidden=4)
     assert not found.failures
-    assert list(found.table.index) == ["ifca", "fedavg"]
+    assert {"ifca", "fedavg"} <= set(found.table.index)
     assert found.table.loc["ifca"].iloc[0] != found.table.loc["fedavg"].iloc[0]
