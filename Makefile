@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test check numbers bench clean
+.PHONY: demo test check numbers faults bench clean
 
 demo: $(INSTALLED)  ## find the four rotations of real digits, beside the baselines, and write a report
 	$(BIN)/python examples/demo.py
@@ -22,6 +22,9 @@ check: $(INSTALLED)  ## the full gate: format, lint, types, tests
 
 numbers: $(INSTALLED)  ## run the commands whose accuracies the pages give, and compare
 	$(PYTEST) -m "" tests/test_numbers.py
+
+faults: $(INSTALLED)  ## the whole fault suite: damaged folders, malformed input, hostile nodes
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults
 
 PEERS := $(patsubst benchmarks/requirements/%.txt,%,$(wildcard benchmarks/requirements/*.txt))
 

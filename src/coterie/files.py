@@ -1,11 +1,18 @@
-"""Files that are complete or not there, and folders that one process at a time writes to."""
+"""Files that are complete or not there, and folders that one process at a time writes to.
+
+A file of lines that grows, as rounds.jsonl, has a checksum for each of its lines in a file beside
+it, rounds.crc. Where that is missing, as in earlier versions, lines are taken as they are.
+"""
 
 from __future__ import annotations
 
+import errno
+import itertools
 import json
 import math
 import os
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,9 +85,81 @@ def without_infinities(content: Any, digits: int | None = None) -> Any:
     return content
 
 
+def parse_json(text: str) -> Any:
+    """The content of a text of JSON; whatever is wrong with it is a ValueError of a few words."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
 def read_json(path: Path, missing: Any = None) -> Any:
-    """The content of a JSON file, or `missing` where it is not there."""
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else missing
+    """The content of a JSON file, or `missing` where it is not there.
+
+    What is neither is an OSError or a ValueError.
+    """
+    return parse_json(read_plain_file(path).decode("utf-8")) if os.path.lexists(path) else missing
+
+
+def read_plain_file(path: Path) -> bytes:
+    """The content of a plain file; anything else is an OSError, where a pipe would be waited for.
+
+    >>> read_plain_file(Path("/dev/null"))
+    Traceback (most recent call last):
+    ...
+    OSError: [Errno 22] it is not a plain file: '/dev/null'
+    """
+    if not path.is_file():
+        path.lstat()  # raises if nothing is there
+        raise OSError(errno.EINVAL, "it is not a plain file", str(path))
+    return path.read_bytes()
+
+
+def checksums_file(path: Path) -> Path:
+    """Where the checksums of the lines of a file are."""
+    return path.with_suffix(".crc")
+
+
+def line_checksum(line: str) -> str:
+    """The checksum of a line.
+
+    >>> line_checksum('{"round": 1}'), line_checksum('{"round": 3}')
+    ('d9f40321', 'ebc261a3')
+    """
+    return f"{zlib.crc32(line.encode()):08x}"
+
+
+def append_line(path: Path, line: str) -> None:
+    """Add a line to a file, then its checksum to the file beside it."""
+    for place, text in ((path, line), (checksums_file(path), line_checksum(line))):
+        with place.open("a", encoding="utf-8") as file:
+            file.write(text + "\n")
+
+
+def write_lines(path: Path, lines: Sequence[str]) -> None:
+    """Replace the lines of a file and their checksums; never are there checksums of others."""
+    checksums_file(path).unlink(missing_ok=True)
+    write_text(path, "".join(line + "\n" for line in lines))
+    write_text(checksums_file(path), "".join(line_checksum(line) + "\n" for line in lines))
+
+
+def read_checked_lines(path: Path) -> tuple[list[str], list[int]]:
+    """The lines of a file and the numbers, from 1, of those that do not match their checksum.
+
+    A last line that was not written to its end is left out unless it has a checksum. Numbers beyond
+    the last line are of lines that are no longer there.
+    """
+    text = read_plain_file(path).decode("utf-8", errors="replace")
+    lines = text.split("\n")
+    lines.pop()  # what follows the last end of a line
+    known = []
+    if os.path.lexists(checksums_file(path)):
+        known = (
+            read_plain_file(checksums_file(path)).decode("utf-8", errors="replace").split("\n")[:-1]
+        )
+    pairs = enumerate(itertools.zip_longest(lines, known), 1)
+    wrong = [i for i, (line, sum) in pairs if sum and (line is None or line_checksum(line) != sum)]
+    return lines, wrong
 
 
 def remove_unfinished(folder: Path) -> None:

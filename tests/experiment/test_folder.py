@@ -8,7 +8,7 @@ import pytest
 
 import coterie
 from coterie import IFCA, FedAvg
-from coterie.core.errors import CheckpointError, CoterieError, SettingError
+from coterie.core.errors import CheckpointError, CoterieError, CoterieWarning, SettingError
 from coterie.experiment.checkpoint import Checkpoint
 from coterie.experiment.folder import RunFolder
 from coterie.experiment.plan import make_plan
@@ -169,3 +169,51 @@ def test_a_run_on_a_table_keeps_its_schema(tmp_path, words):
 def test_a_run_on_no_table_has_no_schema(tmp_path, digits):
     coterie.simulate(FedAvg(), *digits, rounds=1, folder=tmp_path / "run")
     assert not (tmp_path / "run" / "schema.json").exists()
+
+
+@pytest.mark.parametrize("left", ["rounds.jsonl", "result.json", "map.npz"])
+def test_a_run_whose_checkpoint_is_gone_does_not_begin_anew(digits, tmp_path, left):
+    settings = {"folder": tmp_path / "r", "rounds": 4}
+    coterie.simulate(IFCA(k=2), *digits, **settings)
+    for path in (tmp_path / "r").iterdir():
+        if path.name not in ("config.json", left):
+            path.unlink()
+    before = (tmp_path / "r" / left).read_bytes()
+    with pytest.raises(CheckpointError, match=r"but no checkpoint.safetensors to go on from"):
+        coterie.simulate(IFCA(k=2), *digits, resume=True, **settings)
+    assert (tmp_path / "r" / left).read_bytes() == before
+
+
+def test_a_run_killed_before_its_first_round_begins_anew(digits, tmp_path):
+    settings = {"folder": tmp_path / "r", "rounds": 2}
+    coterie.simulate(FedAvg(), *digits, **settings)
+    for path in (tmp_path / "r").iterdir():
+        if path.name != "config.json":
+            path.unlink()
+    assert coterie.simulate(FedAvg(), *digits, resume=True, **settings).rounds == 2
+
+
+def test_data_that_changed_under_a_run_are_noticed_also_in_a_single_row(tmp_path):
+    federation, task = coterie.load("rotated-digits", clients=4)
+    settings = {"folder": tmp_path / "r", "rounds": 1}
+    coterie.simulate(FedAvg(), federation, task, **settings)
+    assert len(federation.train.y) > 1000  # more rows than the fingerprint looks at
+    federation.train.x[1, 0, 0] += 1
+    with pytest.raises(CheckpointError, match="the data have changed since the run"):
+        coterie.simulate(FedAvg(), federation, task, resume=True, **settings | {"rounds": 2})
+
+
+def test_another_version_of_coterie_goes_on_and_says_so(digits, tmp_path, monkeypatch):
+    settings = {"folder": tmp_path / "r"}
+    monkeypatch.setattr("coterie.experiment.folder.__version__", "0.0.1")
+    coterie.simulate(FedAvg(), *digits, rounds=1, **settings)
+    monkeypatch.undo()
+    with pytest.warns(CoterieWarning, match=r"the rounds so far are of coterie 0.0.1"):
+        coterie.simulate(FedAvg(), *digits, rounds=2, resume=True, **settings)
+
+
+@pytest.mark.parametrize("config", ["[]", "{}", '{"settings": 3}', "[" * 100_000, "\ufffd", ""])
+def test_a_config_that_describes_no_run_is_one_sentence(tmp_path, config):
+    (tmp_path / "config.json").write_text(config)
+    with pytest.raises(CheckpointError, match=r"config.json (cannot be read|does not describe)"):
+        RunFolder.existing(tmp_path).config  # noqa: B018

@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
-from coterie.core.errors import DataError
+from coterie.core.errors import CoterieWarning, DataError
 from coterie.flower.mailbox import Pace
 from coterie.flower.node import NodeWorker
 from coterie.flower.server import run_server
@@ -85,5 +85,9 @@ def test_a_node_with_other_frozen_weights_is_refused(tmp_path, half_frozen):
         return reply
 
     grid.change = {3: other_weights}
+    with pytest.warns(CoterieWarning, match=r"node 3 is left out: .* other frozen weights"):
+        run = run_server(grid, app.config(), "1")
+    assert {record["answered"] for record in run.records} == {4}
+    grid.change = {1: other_weights, 3: other_weights}
     with pytest.raises(DataError, match=r"client .* has other frozen weights than the server's"):
-        run_server(grid, app.config(), "1")
+        run_server(grid, make_app(*IFCA, out=str(tmp_path / "other"), nodes=3).config(), "1")

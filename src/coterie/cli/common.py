@@ -9,11 +9,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coterie.core.errors import CoterieError
+from coterie.core.errors import CoterieError, SettingError
 from coterie.core.names import file_name
 
 if TYPE_CHECKING:
     from coterie.experiment.sweeps import Job, SweepOutcome
+
+MOST_WORKERS = 256  # more processes at a time exhaust the memory of any machine
 
 
 def new_folder(algorithm: str, federation: str) -> Path:
@@ -46,6 +48,8 @@ def run_sweep(title: str, jobs: Sequence[Job], workers: int, advice: str) -> Swe
     from coterie.cli.progress_bar import sweep_progress
     from coterie.experiment.sweeps import run_jobs
 
+    if not 0 <= workers <= MOST_WORKERS:
+        raise SettingError(f"--workers must be from 0 to {MOST_WORKERS}, got {workers}")
     try:
         with sweep_progress(title) as tell:
             return run_jobs(jobs, workers=workers, tell=tell)

@@ -86,8 +86,8 @@ def is_about_names(options: argparse.Namespace) -> bool:
 
 def complete_command(options: argparse.Namespace) -> int:
     """Print what may follow a line; nothing where a line is wrong, for nobody could read it."""
-    from coterie.cli.completions import complete_line
     from coterie.cli.main import build_parser
+    from coterie.cli.next_words import complete_line
 
     try:
         found = complete_line(options.line, build_parser())

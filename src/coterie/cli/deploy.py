@@ -71,7 +71,8 @@ def deploy_init(options: argparse.Namespace) -> int:
 
 def deploy_check(options: argparse.Namespace) -> int:
     from coterie.flower.app import read_app
-    from coterie.flower.node import Node, NodeFile
+    from coterie.flower.node import Node
+    from coterie.flower.node_file import NodeFile
 
     file = NodeFile.read(options.node)
     node = Node(read_app(options.app, file.allow), file)
@@ -177,7 +178,7 @@ def deploy_superlink(options: argparse.Namespace) -> int:
 
 def deploy_node(options: argparse.Namespace) -> int:
     from coterie.deploy.services import run_node
-    from coterie.flower.node import NodeFile
+    from coterie.flower.node_file import NodeFile
 
     NodeFile.read(options.node)  # so that a mistake in it is reported before anything starts
     return run_node(options.node, options.superlink, options.ca, options.key)

@@ -25,12 +25,16 @@ from coterie.cli.predict import add_predict
 from coterie.cli.report import add_report
 from coterie.cli.reproduce import add_reproduce
 from coterie.cli.run import add_run
-from coterie.core.errors import CoterieError, CoterieWarning, SettingError
+from coterie.core.errors import CoterieError, CoterieWarning, SettingError, one_sentence
 from coterie.core.imports import describe_failure
 from coterie.version import __version__
 
 MISTAKE = 2  # exit code for wrong input
 INTERRUPTED = 130  # exit code after Ctrl-C
+OUT_OF_MEMORY = (
+    "the memory of this machine is not enough: take a smaller network, fewer clients or starts, or "
+    "fewer clients at a time with `chunk`"
+)
 RETRY = 0.02  # seconds until an interrupt is tried again that came during an import
 WHOLE_ERRORS = "COTERIE_TRACEBACK"  # if set, errors in code of the user's own have a traceback
 
@@ -81,14 +85,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("; ".join(["coterie: interrupted", *interrupt.args]), file=sys.stderr)
         return INTERRUPTED
     except (CoterieError, OSError) as error:
-        print(f"coterie: {error}", file=sys.stderr)
+        print(f"coterie: {one_sentence(str(error))}", file=sys.stderr)
     except Exception as error:
         # An error in a method, a network or data of the user's own is told as other mistakes are.
+        if is_out_of_memory(error):
+            print(f"coterie: {OUT_OF_MEMORY}", file=sys.stderr)
+            return MISTAKE
         sentence = describe_failure(error)
         if sentence is None or os.environ.get(WHOLE_ERRORS):
             raise
-        print(f"coterie: {sentence}; {WHOLE_ERRORS}=1 shows all of it", file=sys.stderr)
+        advice = f"; {WHOLE_ERRORS}=1 shows all of it"
+        print(f"coterie: {one_sentence(sentence, advice)}", file=sys.stderr)
     return MISTAKE
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether there was not enough memory, by Python or by PyTorch."""
+    return isinstance(error, MemoryError) or "can't allocate memory" in str(error)
 
 
 @contextmanager
@@ -155,4 +168,4 @@ def build_parser() -> argparse.ArgumentParser:
 def show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
     """Warnings of coterie as one line; those of libraries are not the user's concern here."""
     if issubclass(category, CoterieWarning):
-        print(f"coterie: warning: {message}", file=sys.stderr)
+        print(f"coterie: warning: {one_sentence(str(message))}", file=sys.stderr)

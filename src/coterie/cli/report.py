@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from coterie.core.errors import SettingError
+from coterie.core.errors import CheckpointError, SettingError
 
 
 def add_report(commands: Any) -> None:
@@ -22,7 +22,7 @@ def add_report(commands: Any) -> None:
 
 
 def report_command(options: argparse.Namespace) -> int:
-    from coterie.report.pages import serve_page, write_page
+    from coterie.report.pages import serve_page, write_whole_page
 
     for folder in options.runs:
         if not (folder / "config.json").is_file():
@@ -35,5 +35,9 @@ def report_command(options: argparse.Namespace) -> int:
     if options.port is not None:
         raise SettingError("--port is for --watch")
     home = options.runs[0] if len(options.runs) == 1 else Path()
-    print(write_page(options.runs, options.out or home / "report.html"))
+    path = options.out or home / "report.html"
+    damaged = write_whole_page(options.runs, path)
+    print(path)
+    if damaged:
+        raise CheckpointError(f"{path} shows what is whole, without {', '.join(damaged)}: damaged")
     return 0

@@ -31,6 +31,8 @@ from coterie.engine.simulator import Simulator
 from coterie.tensors.lazy import dense
 from coterie.tensors.threads import user_sets_threads
 
+MOST_SHARDS = 1024  # actors, of which each is a process
+
 
 class ShardReply(NamedTuple):
     """What comes back from a shard."""
@@ -269,6 +271,8 @@ def connect(address: str, shards: int) -> Any:
     """The module ray, connected to a cluster."""
     if shards < 0:
         raise SettingError(f"`shards` must be at least 0, got {shards}")
+    if shards > MOST_SHARDS:
+        raise SettingError(f"`shards` must be at most {MOST_SHARDS}, got {shards}")
     try:
         import ray
     except ImportError:

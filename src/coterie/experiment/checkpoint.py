@@ -55,6 +55,8 @@ def load_checkpoint(path: Path, *runs: str) -> Checkpoint:
     A run is known by the first of several fingerprints, and was by the others in earlier versions.
     """
     try:
+        if not path.is_file():  # the reader would wait for a pipe
+            raise OSError("it is not a plain file")
         with safe_open(path, framework="pt") as file:
             facts = dict(file.metadata() or {})
             # Cloned, to lie where a tensor lies that was computed: the last bit of a sum may depend
@@ -115,6 +117,18 @@ def run_fingerprint(
 def json_digest(content: Any) -> str:
     """The SHA-256 of content as JSON."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def data_digest(federation: Federation) -> str:
+    """The SHA-256 of all numbers of a federation, and of the names of its clients and features."""
+    total = hashlib.sha256(json.dumps([federation.clients, federation.features]).encode())
+    for name, part in federation.parts.items():
+        for tensor in (part.offsets, *stored_tensors(part.x), *stored_tensors(part.y)):
+            total.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+            if tensor.numel():
+                whole = tensor.contiguous().reshape(-1).view(torch.uint8)
+                total.update(whole.cpu().numpy().data)
+    return total.hexdigest()
 
 
 def samples_fingerprint(part: Samples | None) -> list[Any]:

@@ -157,10 +157,10 @@ def pop_range(pairs: dict[str, str], name: str, usual: str) -> tuple[int, ...]:
     """The seeds that `seeds=5` or `split_seeds=5` stand for, from `seed=` or `split_seed=` on."""
     single = name.removesuffix("s")
     count, first = pairs.pop(name, usual), pairs.pop(single, "0")
-    if not count.isdecimal() or int(count) < 1:
-        raise SettingError(f"`{name}` must be a whole number of at least 1, got {count}")
-    if not first.isdecimal():
-        raise SettingError(f"`{single}` must be a whole number, got {first}")
+    if not count.isdecimal() or len(count) > 4 or int(count) < 1:
+        raise SettingError(f"`{name}` must be a whole number from 1 to 9999, got {count}")
+    if not first.isdecimal() or len(first) > 15:
+        raise SettingError(f"`{single}` must be a whole number below 10^15, got {first}")
     return tuple(range(int(first), int(first) + int(count)))
 
 

@@ -3,6 +3,7 @@
     config.json             what was run: algorithm, federation, every setting, the command
     schema.json             of a user's table: how its rows become samples (docs/data.md)
     rounds.jsonl            one line per round: metrics, sizes, moves between clusters, bytes, time
+    rounds.crc              a checksum for each of these lines
     checkpoint.safetensors  the state after a round, to go on from: the last one, and some before
     models.safetensors      the models, and whom they serve: all that prediction needs
     result.json             the outcome in numbers
@@ -13,18 +14,18 @@
     samples.json            where samples are clustered, a map of some, and what their features are
     report.html             all of it as a page
 
-Every file but rounds.jsonl is replaced as a whole. A line that a killed run left unfinished there,
-or that is newer than the checkpoint, is cut off when the run is resumed. Unless the settings say
-after which rounds there is a checkpoint, there are as many as take a small share of the time.
+Every file but those of the rounds is replaced as a whole. A line that a killed run left unfinished
+there, or that is newer than the checkpoint, is cut off when the run is resumed. Unless the settings
+say after which rounds there is a checkpoint, there are as many as take a small share of the time.
 
 Who writes to the folder has locked it. The lock ends with its process, and reading needs none.
 """
 
 from __future__ import annotations
 
-import itertools
-import json
+import os
 import time
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -32,27 +33,31 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from coterie.core.errors import CheckpointError, CoterieError, SettingError
+from coterie.core.errors import CheckpointError, CoterieError, CoterieWarning, SettingError
 from coterie.data.federation import Federation
 from coterie.experiment.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from coterie.experiment.history import History
 from coterie.experiment.settings import RunSettings
 from coterie.files import (
     LOCK,
     FolderLock,
     flush,
     lock_owner,
+    read_json,
     remove_unfinished,
     to_json,
     write_text,
 )
 from coterie.report.run_page import render_run
 from coterie.report.template import shared_library
+from coterie.version import __version__
 
 SAVING_SHARE = 0.05  # of the time of a run, where the settings leave open when to save
 OUTCOME = (
     *("result.json", "quality.json", "clients.json", "pictures.json", "samples.json"),
     "report.html",
 )
+ON_THE_WAY = ("rounds.jsonl", "rounds.crc", "copies.jsonl", "copies.crc", "map.npz")
 
 Record = dict[str, Any]  # what a round leaves, one line of rounds.jsonl
 
@@ -65,6 +70,8 @@ class RunFolder:
         self._saved = 0.0  # when there was last a checkpoint, and how long that took
         self._saving = 0.0
         self.rounds_saved = 0  # rounds that the last checkpoint holds
+        self.history = History(path)
+        self.data = ""  # the digest of the data that the run is on
         self._lock: FolderLock | None = None
 
     @classmethod
@@ -156,18 +163,20 @@ class RunFolder:
         Settings that did not exist when the run began have their default, which does what was done
         then.
         """
+        path = self.path / "config.json"
         try:
-            config: dict[str, Any] = json.loads((self.path / "config.json").read_text())
+            config: dict[str, Any] = read_json(path, {})
         except (OSError, ValueError) as error:
-            raise CheckpointError(f"{self.path / 'config.json'} cannot be read: {error}") from error
-        if isinstance(config.get("settings"), dict):
-            config["settings"] = {**asdict(RunSettings()), **config["settings"]}
+            raise CheckpointError(f"{path} cannot be read: {error}") from error
+        if not isinstance(config, dict) or not isinstance(config.get("settings"), dict):
+            raise CheckpointError(f"{path} does not describe a run: it has no settings")
+        config["settings"] = {**asdict(RunSettings()), **config["settings"]}
         return config
 
     def discard(self) -> None:
         """Remove the files of a run that could not begin, and the folder if it is empty then."""
         self.unlock()
-        for name in ("config.json", "schema.json", "rounds.jsonl"):
+        for name in ("config.json", "schema.json", *ON_THE_WAY):
             (self.path / name).unlink(missing_ok=True)
         if not any(self.path.iterdir()):
             self.path.rmdir()
@@ -177,14 +186,13 @@ class RunFolder:
         write_text(self.path / name, to_json(content) + "\n")
 
     def write_schema(self, federation: Federation) -> None:
-        """Write how rows of a user's table become samples, unless it is there already."""
-        if federation.schema is not None and not (self.path / "schema.json").exists():
-            self.write("schema.json", federation.schema.raw())
-
-    def append(self, record: Any, name: str = "rounds.jsonl") -> None:
-        """Add the line of a round."""
-        with (self.path / name).open("a", encoding="utf-8") as file:
-            file.write(to_json(record) + "\n")
+        """Write how rows of a user's table become samples, unless that is there."""
+        schema = None if federation.schema is None else federation.schema.raw()
+        there = None
+        with suppress(OSError, ValueError):
+            there = read_json(self.path / "schema.json")
+        if schema is not None and there != schema:
+            self.write("schema.json", schema)
 
     def due(self, rounds: int, settings: RunSettings) -> bool:
         """Whether there is to be a checkpoint after so many rounds."""
@@ -195,9 +203,11 @@ class RunFolder:
     def save(self, checkpoint: Callable[[], Checkpoint]) -> None:
         """Write the checkpoint that is made now; the lines of its rounds are on disk before it."""
         began = time.monotonic()
-        for lines in self.path.glob("*.jsonl"):
+        for lines in (*self.path.glob("*.jsonl"), *self.path.glob("*.crc")):
             flush(lines)
         made = checkpoint()
+        facts = {"lines": self.history.facts, "data": self.data, "coterie": __version__}
+        made = made._replace(notes={**made.notes, **facts})
         save_checkpoint(self.path / "checkpoint.safetensors", made)
         self.rounds_saved = made.rounds
         self._saved = time.monotonic()
@@ -222,28 +232,49 @@ class RunFolder:
     def restore(
         self, fingerprint: Callable[[int | None], str], config: dict[str, Any]
     ) -> tuple[Checkpoint, list[Record]] | None:
-        """The checkpoint and the lines of the rounds before it; None if there is none yet.
+        """The checkpoint and the lines of the rounds before it; None if no round was begun.
 
         A run may go on with another number of rounds than before; config.json then says so. Its
         `fingerprint` is without them, or in earlier versions with those that it was to have.
         """
-        rounds_before = self.config["settings"]["rounds"]
+        before, rounds = self.config, config["settings"]["rounds"]
+        rounds_before = before["settings"]["rounds"]
         checkpoint, lines = None, []
-        if (self.path / "checkpoint.safetensors").exists():
+        if os.path.lexists(self.path / "checkpoint.safetensors"):
             known = fingerprint(None), fingerprint(rounds_before)
             checkpoint = load_checkpoint(self.path / "checkpoint.safetensors", *known)
-            lines = self._cut_rounds(checkpoint.rounds, config["settings"]["rounds"])
+            self._check_data(checkpoint)
+            lines = self._cut_rounds(checkpoint, rounds)
+            warn_of_version(checkpoint.notes.get("coterie", before.get("coterie")))
         else:
-            (self.path / "rounds.jsonl").unlink(missing_ok=True)
-        before, rounds = self.config, config["settings"]["rounds"]
+            self._check_not_begun()
         if rounds_before != rounds:
             settings = {**before["settings"], "rounds": rounds}
             changed = {"settings": settings, "command": config["command"]}
             self.write("config.json", before | changed)
         return None if checkpoint is None else (checkpoint, lines)
 
-    def _cut_rounds(self, done: int, wanted: int) -> list[Record]:
+    def _check_not_begun(self) -> None:
+        """Refuse to begin anew where rounds were done: what they led to is missing."""
+        names = (*ON_THE_WAY, "result.json", "clients.json")
+        left = [name for name in names if os.path.lexists(self.path / name)]
+        if left:
+            raise CheckpointError(
+                f"{self.path} has {left[0]} but no checkpoint.safetensors to go on from: put it "
+                "back, or begin the run anew in another folder"
+            )
+
+    def _check_data(self, checkpoint: Checkpoint) -> None:
+        """Refuse data that are not those of the rounds before; earlier versions did not keep it."""
+        if checkpoint.notes.get("data", self.data) != self.data:
+            raise CheckpointError(
+                f"the data have changed since the run in {self.path} began: its rounds would no "
+                "longer belong together; begin a new run"
+            )
+
+    def _cut_rounds(self, checkpoint: Checkpoint, wanted: int) -> list[Record]:
         """The lines of the rounds that a checkpoint holds; refuse to end before them."""
+        done = checkpoint.rounds
         if wanted < done:
             raise SettingError(
                 f"`rounds` of a resumed run must be at least the rounds that are done, {done}, "
@@ -254,26 +285,18 @@ class RunFolder:
             return line["round"] == number and isinstance(line["seconds"], float)
 
         self.rounds_saved = done
-        return self.cut_lines("rounds.jsonl", done, "before the checkpoint", is_record)
+        return self.cut_lines("rounds.jsonl", checkpoint, "before the checkpoint", is_record)
 
     def cut_lines(
-        self, name: str, rounds: int, which: str, is_whole: Callable[[int, Any], bool]
+        self,
+        name: str,
+        checkpoint: Checkpoint,
+        which: str,
+        is_whole: Callable[[int, Any], bool],
     ) -> list[Any]:
-        """The lines of the first `rounds` rounds in a file; those after them are cut off.
-
-        Refused, as a file without the rounds `which`, if `is_whole` is wrong of a line.
-        """
-        path = self.path / name
-        try:
-            lines = path.read_text(encoding="utf-8").splitlines()[:rounds] if rounds else []
-            contents = [json.loads(line) for line in lines]
-            whole = len(lines) == rounds and all(map(is_whole, itertools.count(1), contents))
-        except (OSError, ValueError, KeyError, TypeError):
-            whole = False
-        if not whole:
-            raise CheckpointError(f"{path} does not hold the {rounds} rounds {which}")
-        write_text(path, "".join(line + "\n" for line in lines))
-        return contents
+        """What `History.cut` says of the rounds that a checkpoint holds."""
+        facts = checkpoint.notes.get("lines", {})
+        return self.history.cut(name, checkpoint.rounds, which, is_whole, facts)
 
     def write_report(self, path: Path | None = None) -> Path:
         """Write the page about this run, into the folder unless `path` says where.
@@ -284,3 +307,14 @@ class RunFolder:
         path = path or self.path / "report.html"
         write_text(path, render_run(self.path, library=library))
         return path
+
+
+def warn_of_version(before: object) -> None:
+    """Say that a run goes on with another version of coterie than it was left with."""
+    if before != __version__:
+        warnings.warn(
+            f"the rounds so far are of coterie {before}, those to come of {__version__}: their "
+            "numbers may differ in the last digits",
+            CoterieWarning,
+            stacklevel=2,
+        )

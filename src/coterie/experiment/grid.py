@@ -35,7 +35,7 @@ from coterie.data.federation import Federation
 from coterie.engine.copies.lockstep import LockstepClients, LockstepThreads
 from coterie.evaluation.evaluator import Evaluator
 from coterie.evaluation.scoring import SimulatedScorer, first_id
-from coterie.experiment.checkpoint import Checkpoint, json_digest
+from coterie.experiment.checkpoint import Checkpoint, data_digest, json_digest
 from coterie.experiment.folder import Record, RunFolder
 from coterie.experiment.health import recorded_warnings
 from coterie.experiment.initial import Initial
@@ -50,7 +50,6 @@ from coterie.experiment.selection import (
     values_for,
 )
 from coterie.experiment.settings import AutomaticValues, RunSettings, grid_text, setting_names
-from coterie.files import to_json, write_text
 from coterie.registry import algorithm_name
 from coterie.tensors.threads import adaptive_threads
 
@@ -217,11 +216,14 @@ class Grid:
     def use(self, path: Path, *, resume: bool = False) -> RunFolder:
         """Leave files in a new folder, or go on from those of an earlier run."""
         folder = RunFolder.open(path, self.config, resume=resume)
+        federation = self.copies[0].run.federation
         with folder.unlocked_after_error():
-            folder.write_schema(self.copies[0].run.federation)
+            folder.history.kept = COPIES
+            folder.data = data_digest(federation)
             if resume:
-                complete_rounds(path)
+                complete_rounds(folder)
             before = folder.restore(self.fingerprint_with, self.config) if resume else None
+            folder.write_schema(federation)
             if before is not None:
                 self._restore(before[0], folder)
         self.folder = folder
@@ -349,8 +351,7 @@ class Grid:
         run.warnings.extend(self.warnings)
         if self.folder is not None:
             run.folder = self.folder
-            lines = "".join(to_json(record) + "\n" for record in run.records)
-            write_text(self.folder.path / "rounds.jsonl", lines)
+            self.folder.history.replace(run.records)
             write_outcome(run, self.folder)
             self.folder.write_report()
 
@@ -360,8 +361,8 @@ class Grid:
             return
         runs = [copy.run for copy in self.copies]
         now = [run.records[-1] if run.rounds == self.rounds else None for run in runs]
-        self.folder.append(now, COPIES)
-        self.folder.append(record)
+        self.folder.history.append(now, COPIES)
+        self.folder.history.append(record)
         if self.folder.due(self.rounds, self.settings):
             self._save_checkpoint()
 
@@ -383,7 +384,7 @@ class Grid:
         def is_record(_: int, line: Any) -> bool:
             return len(line) == len(self.copies)
 
-        lines = folder.cut_lines(COPIES, checkpoint.rounds, "of all copies", is_record)
+        lines = folder.cut_lines(COPIES, checkpoint, "of all copies", is_record)
         self.warnings = checkpoint.notes["warnings"]
         for number, copy in enumerate(self.copies):
             lead = f"{number}."
@@ -399,19 +400,19 @@ class Grid:
             copy.diverged = notes["diverged"]
 
 
-def complete_rounds(path: Path) -> None:
+def complete_rounds(folder: RunFolder) -> None:
     """Let rounds.jsonl have all rounds again, where the best copy had ended before others."""
-    copies, rounds = path / COPIES, path / "rounds.jsonl"
+    copies, rounds = folder.path / COPIES, folder.path / "rounds.jsonl"
     if not (copies.exists() and rounds.exists()):
         return
     lines = copies.read_text(encoding="utf-8").splitlines()
     if len(rounds.read_text(encoding="utf-8").splitlines()) >= len(lines):
         return
     found = []
-    with suppress(ValueError):  # of a line that a killed run left unfinished
+    with suppress(ValueError, TypeError, StopIteration):  # of a line that is not whole
         for line in lines:
             found.append(next(record for record in json.loads(line) if record is not None))
-    write_text(rounds, "".join(to_json(record) + "\n" for record in found))
+    folder.history.replace(found)
 
 
 def grid_points(

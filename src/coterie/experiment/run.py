@@ -28,7 +28,7 @@ from coterie.evaluation.evaluator import Evaluator
 from coterie.evaluation.honest import HonestClients
 from coterie.evaluation.personal import PersonalModels
 from coterie.evaluation.scoring import Evaluation, SimulatedScorer
-from coterie.experiment.checkpoint import Checkpoint, run_fingerprint
+from coterie.experiment.checkpoint import Checkpoint, data_digest, run_fingerprint
 from coterie.experiment.client_model import client_module
 from coterie.experiment.finetuning import check_fine_tuning
 from coterie.experiment.folder import Record, RunFolder
@@ -281,8 +281,9 @@ class Run:
         """Leave files in a new folder, or go on from those of an earlier run."""
         folder = RunFolder.open(path, self.config, resume=resume)
         with folder.unlocked_after_error():
-            folder.write_schema(self.federation)
+            folder.data = data_digest(self.federation)
             before = folder.restore(self.fingerprint_with, self.config) if resume else None
+            folder.write_schema(self.federation)
             if before is not None:
                 self.training.restore(*before)
                 self.training.frames.restore(path, self.rounds)
@@ -347,7 +348,7 @@ class Run:
         if self.folder is not None:
             if record["round"] in self.training.frames.due:
                 self.training.frames.save(self.folder.path)
-            self.folder.append(record)
+            self.folder.history.append(record)
             if self.folder.due(self.rounds, self.settings):
                 self._save_checkpoint(self.folder)
         return record

@@ -145,7 +145,7 @@ def write_run_page(run: Run, path: Path) -> Path:
     with tempfile.TemporaryDirectory() as temporary:
         folder = RunFolder.create(Path(temporary), run.config)
         for record in run.records:
-            folder.append(record)
+            folder.history.append(record)
         run.training.frames.save(folder.path)
         write_outcome(run, folder)
         folder.unlock()

@@ -17,7 +17,7 @@ from coterie.channel.defences import DefenceSettings
 from coterie.core.algorithm import traits_of
 from coterie.core.errors import SettingError, did_you_mean
 from coterie.core.settings import Settings, setting
-from coterie.core.validate import OneOf, above, at_least, below_one, fraction, one_of
+from coterie.core.validate import OneOf, above, at_least, below_one, fraction, in_range, one_of
 from coterie.engine.devices import check_device
 from coterie.evaluation.metrics import METRICS
 
@@ -34,7 +34,7 @@ class PlainRunSettings(Settings):
     starts: int = setting(
         1,
         "independent starts; the best by validation loss, or else training loss, is kept",
-        at_least(1),
+        in_range(1, 1000),
     )
     fraction: float = setting(1.0, "share of the clients that take part in a round", fraction)
     per_round: int = setting(

@@ -42,11 +42,14 @@ class Job:
     @property
     def result(self) -> dict[str, Any] | None:
         """The outcome, if all rounds are done, or training has ended before."""
-        result: dict[str, Any] | None = read_json(self.folder / "result.json")
-        if result is None or result.get("ending"):
-            return result
-        rounds = RunFolder(self.folder).config["settings"]["rounds"]
-        return None if result["rounds"] < rounds else result
+        try:
+            result: dict[str, Any] | None = read_json(self.folder / "result.json")
+            if result is None or result.get("ending"):
+                return result
+            rounds = RunFolder(self.folder).config["settings"]["rounds"]
+            return None if result["rounds"] < rounds else result
+        except (CoterieError, OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None  # damaged: the run that goes on says what, or writes it anew
 
     @property
     def rounds_done(self) -> int:

@@ -15,6 +15,7 @@ from coterie.core.imports import describe_failure
 from coterie.core.names import short_name
 from coterie.deploy.flwr_internals import need_flower
 from coterie.experiment.plan import make_plan
+from coterie.files import read_plain_file
 from coterie.flower.permission import check_app_allowed, own_names
 from coterie.flower.settings import NETWORK_NAMES, App, read_network_settings
 from coterie.version import __version__
@@ -116,7 +117,8 @@ def client_app() -> ClientApp:
 
     @app.query()
     def answer(message: Message, context: Context) -> Message:
-        from coterie.flower.node import NodeFile, NodeWorker
+        from coterie.flower.node import NodeWorker
+        from coterie.flower.node_file import NodeFile
 
         node = context.node_config.get("node")
         file = NodeFile.read(Path(str(node))) if node else NodeFile()
@@ -193,10 +195,10 @@ def read_app(folder: Path, allowed: frozenset[str] | None = None) -> App:
     """The app in a folder; refuse one that names more than what a node allows, if it is given."""
     path = folder / "pyproject.toml"
     try:
-        raw: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        raw: dict[str, Any] = tomllib.loads(read_plain_file(path).decode("utf-8"))
         config = raw["tool"]["flwr"]["app"]["config"]
         if allowed is not None:
             check_app_allowed(allowed, config)
         return App.from_config(config)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise SettingError(f"{folder} is not the folder of a coterie app: {error}") from error

@@ -224,6 +224,7 @@ def join_network(
     """
     roster = Roster(grid, app, pace)
     roster.wait_for_nodes()
+    roster.keep_usual_kind()
     sizes = roster.client_sizes() if clients is None else clients
     roster.number_clients(list(sizes))
     return Network(roster, app, torch.tensor(list(sizes.values())), run=run, attempt=attempt)

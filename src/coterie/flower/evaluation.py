@@ -30,6 +30,7 @@ from coterie.flower.replies import NodeReply, check_fields, disagreement
 from coterie.flower.step_exchange import encode_step, without
 from coterie.flower.wire import BadPacket, Packet
 
+SHARES = ("accuracy", "f1")  # metrics from 0 to 1 that every client with samples has
 MAX_CLASSES = 100  # true clusters of samples, where no schema says how many there are
 
 
@@ -179,12 +180,35 @@ class NetworkScorer:
         self, serving: Serving, exchange: ScoreExchange | SumExchange | QualityExchange
     ) -> list[NodeReply]:
         """What nodes reply to an exchange; those that differ from most are refused."""
-        replies = self.network.ask("score", serving.ids, exchange.contents, exchange.read)
+        task, most = self.network.task, self.network.app.network.most_samples
+
+        def read(ids: Tensor, reply: Packet) -> NodeReply:
+            found = exchange.read(ids, reply)
+            values = {} if isinstance(exchange, QualityExchange) else found.upload._asdict()
+            for name, value in values.items():
+                if name in ("scores", "untuned", "total"):
+                    check_scores(task, name, value, most * (len(ids) if name == "total" else 1))
+            return found
+
+        replies = self.network.ask("score", serving.ids, exchange.contents, read)
         refused: dict[int, str] = {}
         for place, reason in disagreement("score", replies).items():
             refused |= dict.fromkeys(replies[place].ids.tolist(), reason)
         self.network.report_refused(refused)
         return without(replies, refused)
+
+
+def check_scores(task: Task, name: str, scores: Tensor, most: int) -> None:
+    """Refuse sums of clients [a, s] that make no metrics, or are of more samples than `most`."""
+    if scores.dim() != 2 or not scores.is_floating_point() or bool(scores.isnan().any()):
+        raise BadPacket(f"{name} must be rows of numbers, one for each client")
+    counts = task.sample_counts(scores) if hasattr(task, "sample_counts") else scores.new_ones(1)
+    if not bool(((counts >= 0) & (counts <= most)).all()):
+        raise BadPacket(f"{name} must be of 0 to {most:,} samples each (`most_samples`)")
+    for metric, value in task.metrics(scores).items():
+        wrong = (value < 0) | (value > 1 + 1e-6) | (value.isnan() & (counts > 0))
+        if metric in SHARES and bool(wrong.any()):
+            raise BadPacket(f"{name} makes the {metric} lie outside 0 to 1")
 
 
 class ScoreExchange:
@@ -284,6 +308,9 @@ class SumExchange:
             raise BadPacket(f"known must be {list(found.metrics.shape)} whole numbers")
         if bool(((known < 0) | (known > found.clients)).any()):
             raise BadPacket("known must be from 0 to the clients of each cluster")
+        for name, row, most in zip(names, found.metrics, known, strict=True):
+            if name in SHARES and not bool(((row >= 0) & (row <= most + 1e-6)).all()):
+                raise BadPacket(f"the sum of {name} must be from 0 to the clients it is known of")
         return NodeReply(ids, SummedScores(*(value[None] for value in found)))
 
     def metric_names(self, total: Tensor) -> list[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.core.errors import CoterieWarning
+from coterie.core.errors import CoterieError, CoterieWarning
 from coterie.flower.replies import reported_seconds
 from coterie.flower.wire import BadPacket, Packet, decode_packet, encode_packet
 
@@ -99,7 +99,13 @@ class Mailbox:
             packet = decode_packet(reply.content)
             accept(sent, packet)
             return packet
-        except BadPacket as error:
+        except Exception as error:
+            # A reply is a stranger's: whatever comes of reading it is a matter of that node. What
+            # the server itself refuses, and not for the reply's sake, ends the run.
+            if isinstance(error, CoterieError) and not isinstance(error, BadPacket):
+                raise
+            if not isinstance(error, BadPacket):
+                error = BadPacket(f"it cannot be read: {type(error).__name__}")
             self.failure = f"what is refused: {error}"
             self.counts["refused"] += len(sent.clients)
             emit_warning(f"the reply of node {sent.node} is refused: {error}")

@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from coterie.core.errors import CoterieError
+from coterie.core.errors import DataError
 from coterie.files import SUFFIX, remove_unfinished, write_text
 
 MARKER = "coterie-memory.json"
@@ -58,7 +58,7 @@ def open_run(memory: Path, name: str, run: str) -> Path:
             mark(path, run, finished=False)  # it is resumed, with more rounds to do
         return path
     if os.path.lexists(path):
-        raise CoterieError(
+        raise DataError(
             f"{path} must be a folder that coterie made for this run, got one without its marker "
             f"{MARKER}: it is left as it is"
         )
@@ -72,7 +72,7 @@ def open_run(memory: Path, name: str, run: str) -> Path:
         mark(new, run, finished=False, folder=name)
         new.rename(path)
     except OSError as error:
-        raise CoterieError(f"the memory of the node, {memory}, cannot be used: {error}") from error
+        raise DataError(f"the memory of the node, {memory}, cannot be used: {error}") from error
     return path
 
 

@@ -15,17 +15,14 @@ of coterie, and those that the node's file allows (permission.py).
 from __future__ import annotations
 
 import time
-import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from coterie.core.errors import CoterieError, DataError, SettingError, did_you_mean
-from coterie.core.imports import describe_failure
+from coterie.core.errors import CoterieError, DataError
 from coterie.core.layout import frozen_digest
 from coterie.data.federation import Federation
 from coterie.engine.client_memory import ClientMemory
@@ -33,9 +30,10 @@ from coterie.engine.simulator import Simulator
 from coterie.evaluation.personal import FineTuning
 from coterie.experiment.finetuning import make_fine_tuning
 from coterie.flower.memory import RunMemory, check_kept
+from coterie.flower.node_file import FAILED, UNFIT, NodeFile, check_accepted, keep_to_log
 from coterie.flower.node_scoring import score_clients
 from coterie.flower.node_steps import NodeSteps, find_step
-from coterie.flower.permission import check_app_allowed, load_allowed
+from coterie.flower.permission import check_app_allowed
 from coterie.flower.sample_kinds import encode_kinds
 from coterie.flower.settings import App
 from coterie.flower.wire import BadPacket, Packet, decode_packet, encode_packet
@@ -45,54 +43,11 @@ if TYPE_CHECKING:
     from flwr.app import Context, Message
 
 
-@dataclass(frozen=True, kw_only=True)
-class NodeFile:
-    """What NODE.toml says of a node."""
-
-    data: str = ""  # its table or folder, as in data = "patients.csv"; empty: as the app says
-    share: str = ""  # which part of these clients are its own, as in 1/3; empty: all
-    memory: str = "memory"  # the folder for what its clients keep between rounds
-    # what it runs besides coterie's own, as in allow = ["mypackage.mine:Method"]
-    allow: frozenset[str] = frozenset()
-
-    @classmethod
-    def read(cls, path: Path) -> NodeFile:
-        """The file at `path`; other paths in it are relative to its folder."""
-        try:
-            raw = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise SettingError(f"the node file {path} cannot be read: {error}") from error
-        known = list(cls.__dataclass_fields__)
-        for name, value in raw.items():
-            if name not in known:
-                near = did_you_mean(name, known) or f" (settings: {', '.join(known)})"
-                raise SettingError(f"{path}: no setting of a node is named {name}{near}")
-            if name == "allow":
-                if not (isinstance(value, list) and all(isinstance(each, str) for each in value)):
-                    raise SettingError(f"{path}: `allow` must be a list of names, got {value!r}")
-            elif not isinstance(value, str):
-                raise SettingError(f"{path}: `{name}` must be a text, got {value!r}")
-        found = cls(**{**raw, "allow": load_allowed(raw.get("allow", []))})
-        found.bounds(1)
-        home = path.resolve().parent
-        own = str(home / found.data) if found.data else ""
-        return replace(found, data=own, memory=str(home / found.memory))
-
-    def bounds(self, count: int) -> tuple[int, int]:
-        """Where its share of `count` clients begins and ends."""
-        if not self.share:
-            return 0, count
-        which, slash, of = self.share.partition("/")
-        if not (slash and which.isdigit() and of.isdigit() and 1 <= int(which) <= int(of)):
-            raise SettingError(f"`share` of a node must be as in 1/3, got {self.share}")
-        return (int(which) - 1) * count // int(of), int(which) * count // int(of)
-
-
 class Node:
     """The clients of one node, for one app."""
 
     def __init__(self, app: App, file: NodeFile) -> None:
-        self.app, self.allow = app, file.allow
+        self.app, self.allow, self.file = app, file.allow, file
         federation, self.task = app.data(file.data)
         begin, end = file.bounds(len(federation))
         if begin == end:
@@ -246,22 +201,26 @@ class NodeWorker:
         if self.node is None or config != self.config:
             check_app_allowed(self.file.allow, config)
             app = App.from_config(config)
+            check_accepted(self.file, app)
             if self.node is None or app.fingerprint != self.node.app.fingerprint:
-                self.node = Node(app, self.file)
+                self.node = self.make_node(app)
             self.config = dict(config)
         startup = time.perf_counter() - began
         try:
             reply = self.node.answer(packet)
             return Packet({**reply.header, "startup": startup}, reply.tensors)
-        except CoterieError:
-            raise
         except Exception as error:
-            reason = describe_failure(error)
-            if reason is None and isinstance(error, AssertionError):
-                reason = f"the step could not be carried out: {error}"
-            if reason is None:
+            # A sentence of coterie's own is about what the server asked for, unless about data.
+            if isinstance(error, CoterieError) and not isinstance(error, DataError):
                 raise
-            raise CoterieError(reason) from error
+            raise CoterieError(keep_to_log(error, FAILED)) from None
+
+    def make_node(self, app: App) -> Node:
+        """The node for an app; what is wrong with its data stays here."""
+        try:
+            return Node(app, self.file)
+        except Exception as error:
+            raise DataError(keep_to_log(error, UNFIT)) from None
 
 
 def reply_packet(

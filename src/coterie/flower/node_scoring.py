@@ -65,7 +65,10 @@ def score_clients(node: Node, packet: Packet, step: Any) -> dict[str, Tensor]:
     def map_rows(cohort: Cohort) -> tuple[Tensor, ...]:
         by_loss = drawn == "losses"
         common = models if by_loss else packet.tensor("common")
-        return (losses_or_gradients(cohort, common, train.seed, by_loss),)
+        rows = losses_or_gradients(cohort, common, train.seed, by_loss)
+        # A gradient of few samples tells what they are; nothing takes the place of it.
+        few = cohort.size < node.file.map_samples
+        return (rows.masked_fill((few | (not node.file.map))[:, None], torch.nan),)
 
     if tuning is not None:
         scores = compute_by_chunk(on, ids, "score", score_tuned)

@@ -27,6 +27,8 @@ from coterie.registry import resolve
 if TYPE_CHECKING:
     from coterie.flower.node import Node
 
+WORK = ("steps", "epochs")  # settings of algorithms that say how much clients do in a step
+
 
 class StepAnswer(NamedTuple):
     """What a node sends."""
@@ -135,6 +137,7 @@ class NodeSteps:
             raise BadPacket("the address of a step must be numbers and texts")
         arguments = decode_arguments(packet, ids)
         step, trains = find_step(self.node.allow, packet), packet.get("trains", bool)
+        check_work(self.node.app.plan.algorithm, packet.get("settings", dict))
         channel = tuple(decode_plain(raw, packet.tensors) for raw in packet.get("channel", list))
         return Call(step, ids, packet.get("round", int), address, arguments, trains, channel)
 
@@ -169,6 +172,14 @@ def spread(value: Each, ids: Tensor) -> Each:
     if value.index is None:
         return Each(value.rows[places], None, ids)
     return Each(value.rows, value.index[places], ids)
+
+
+def check_work(algorithm: Any, settings: dict[str, Any]) -> None:
+    """Refuse a step of more local work than the app says."""
+    for name in WORK:
+        most = getattr(algorithm, name, None)
+        if most is not None and settings.get(name, most) > most:
+            raise BadPacket(f"`{name}` of this app is {most}, got {settings[name]}")
 
 
 def find_step(allowed: frozenset[str], packet: Packet) -> Any:

@@ -16,6 +16,9 @@ from coterie.flower.wire import BadPacket, Packet
 
 REPLY_HEADER = {"fields", "kept", "lost", "seconds", "startup"}
 MAX_OUTPUTS = 10**6
+MAX_CLIENTS = 10**6  # of one node
+MAX_NAME = 200  # characters of a client's name
+MAX_NUMBERS = 10**8  # in one sample
 
 
 class NodeInfo(NamedTuple):
@@ -38,28 +41,34 @@ def read_enrolment(app: App, reply: Packet) -> NodeInfo:
     names = reply.get("clients", list)
     if reply.get("app", str) != app.fingerprint:
         raise BadPacket("it has another app, or another version of coterie")
-    if not names or len(set(names)) < len(names) or not all(isinstance(n, str) for n in names):
-        raise BadPacket("it must name its clients, each once")
+    texts = all(isinstance(n, str) and 0 < len(n) <= MAX_NAME for n in names)
+    if not (names and texts and len(set(names)) == len(names) <= MAX_CLIENTS):
+        raise BadPacket(f"it must name its clients, each once, in up to {MAX_NAME} letters")
     sizes = reply.tensor("sizes")
     if sizes.shape != (len(names),) or sizes.dtype != torch.long or bool((sizes < 1).any()):
         raise BadPacket("it must say how many samples each of its clients has")
     validation = reply.tensors.get("validation", torch.zeros_like(sizes))
     if validation.shape != sizes.shape or validation.dtype != torch.long or (validation < 0).any():
         raise BadPacket("it must say how many validation samples each of its clients has")
+    most = app.network.most_samples
+    if bool((sizes > most).any()) or bool((validation > most).any()):
+        raise BadPacket(f"a client of this run may have at most {most:,} samples (`most_samples`)")
     inputs, target = decode_kinds(reply.header.get("samples"))
+    if any(math.prod(kind.shape) > MAX_NUMBERS for kind in (*inputs, target)):
+        raise BadPacket(f"a sample may have at most {MAX_NUMBERS:,} numbers")
     outputs = reply.get("outputs", int)
     if not 1 <= outputs <= MAX_OUTPUTS:
         raise BadPacket(f"a network has 1 to {MAX_OUTPUTS} outputs, got {outputs}")
     cluster = reply.header.get("cluster")
-    complete = isinstance(cluster, list) and len(cluster) == len(names)
-    if cluster is not None and not (complete and all(isinstance(c, int) for c in cluster)):
+    known = cluster if isinstance(cluster, list) and len(cluster) == len(names) else [None]
+    if cluster is not None and not all(type(c) is int and 0 <= c < MAX_CLIENTS for c in known):
         raise BadPacket("it must say of all its clients in which true cluster they are, or of none")
     scale = reply.get("scale", float)
     if not (math.isfinite(scale) and scale > 0):
         raise BadPacket("it must say by what its features are divided")
     tested, frozen = bool(reply.header.get("tested")), str(reply.header.get("frozen", ""))
-    known = (cluster, inputs, target, outputs, tested, scale, frozen)
-    return NodeInfo(names, sizes, validation, *known)
+    kinds = (inputs, target, outputs, tested, scale, frozen)
+    return NodeInfo(names, sizes, validation, cluster, *kinds)
 
 
 def check_fields(label: str, fields: list[str], reply: Packet) -> None:

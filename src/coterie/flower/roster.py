@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -38,6 +39,7 @@ class Roster:
         self.refused: set[int] = set()  # those that may not take part
         self.names: list[str] = []  # of the clients, by number; empty until the run begins
         self.node_of: dict[str, int] = {}  # name of a client -> node that holds it
+        self.kind: Any = None  # of samples that most nodes have, once the run has begun
         self.frozen: str | None = None  # digest of the frozen weights that all must have
         self.refreshed_at = -math.inf  # when we last asked which nodes are online
         self.seen_online: set[int] = set()  # what the answer was
@@ -60,6 +62,29 @@ class Roster:
             sizes |= dict(zip(node.names, node.sizes.tolist(), strict=True))
         names = tuple(sizes)
         return {names[i]: sizes[names[i]] for i in sorted(range(len(names)), key=sort_key(names))}
+
+    def keep_usual_kind(self) -> None:
+        """Leave out nodes whose samples are of another kind than those of most nodes."""
+        kinds = {node: self.kind_of(info) for node, info in self.nodes.items()}
+        usual, votes = Counter(kinds.values()).most_common(1)[0]
+        odd = [node for node, kind in kinds.items() if kind != usual]
+        if 2 * votes <= len(kinds):
+            return  # nobody can say who is right: `number_clients` refuses
+        self.kind = usual
+        for node in odd:
+            self.leave_out(node, "its samples are unlike those of most nodes")
+
+    def leave_out(self, node: int, why: str) -> None:
+        """Send nothing to a node any more."""
+        self.refused.add(node)
+        self.nodes.pop(node, None)
+        self.node_of = {name: other for name, other in self.node_of.items() if other != node}
+        emit_warning(f"node {node} is left out: {why}")
+
+    def kind_of(self, info: NodeInfo) -> Any:
+        """What the samples of a node are like; a schema has the classes of all nodes."""
+        own = (info.outputs, info.scale) if self.app.schema is None else ()
+        return info.inputs, info.target, own
 
     def number_clients(self, names: list[str]) -> None:
         """Let the run begin with these clients; later ones are left out.
@@ -88,8 +113,11 @@ class Roster:
     def require_frozen(self, digest: str) -> None:
         """Refuse nodes whose network has other frozen weights: those stay out of all messages."""
         self.frozen = digest
-        for node in self.nodes.values():
-            self.check_frozen(node)
+        odd = {node: info for node, info in self.nodes.items() if info.frozen != digest}
+        for node, info in odd.items():
+            if 2 * len(odd) >= len(self.nodes):
+                self.check_frozen(info)
+            self.leave_out(node, "its network has other frozen weights than the server's")
 
     def check_frozen(self, info: NodeInfo) -> None:
         """Refuse a node with other frozen weights than the server's."""
@@ -115,8 +143,7 @@ class Roster:
         try:
             self.admit(sent.node, read_enrolment(self.app, reply))
         except (BadPacket, DataError) as error:
-            self.refused.add(sent.node)
-            emit_warning(f"node {sent.node} is left out: {error}")
+            self.leave_out(sent.node, str(error))
 
     def admit(self, node: int, info: NodeInfo) -> None:
         """Add a node; after the run has begun, clients that are not of the run are left out."""
@@ -125,6 +152,8 @@ class Roster:
             if other is not None and other != node:
                 raise DataError(f"client {name} is already at node {other}")
         self.check_frozen(info)
+        if self.kind is not None and self.kind_of(info) != self.kind:
+            raise DataError("its samples are unlike those of most nodes")
         strangers = sorted(set(info.names) - set(self.names))
         if self.names and strangers:
             who = ", ".join(strangers)

@@ -17,7 +17,7 @@ from typing import Any
 from coterie.core.errors import SettingError
 from coterie.core.settings import Settings, setting
 from coterie.core.task import Task
-from coterie.core.validate import above, at_least, fraction
+from coterie.core.validate import above, at_least, fraction, in_range
 from coterie.data.federation import Federation
 from coterie.data.tables.known_schema import node_federation
 from coterie.data.tables.schema import Schema
@@ -41,6 +41,9 @@ class NetworkSettings(Settings):
     patience: float = setting(3600.0, "seconds to wait for nodes and for a quorum", above(0))
     outlier: float = setting(
         50.0, "a reply this many times larger than the usual one is refused; 0: none", at_least(0)
+    )
+    most_samples: int = setting(
+        10**7, "samples that a client may claim to have; more are refused", in_range(1, 10**12)
     )
 
 
@@ -131,8 +134,8 @@ class App:
             return plan.prepare(plan.hold_out(plan.build()))
         if self.schema is None:
             raise SettingError("the app has no schema: make it anew with `coterie deploy init`")
-        settings = replace(plan.federation, path=path or plan.federation.path)
-        if not settings.path:
+        settings = replace(plan.federation, path=path)  # never one that the server names
+        if not path:
             raise SettingError('a node of this app needs its own table: data = "FILE" in its file')
         own = plan.hold_out(node_federation(self.schema, settings, plan.settings.data_seed))
         return own, plan.prepare(self.schema.stub(own.train.x.shape[1:], own.train.x.dtype))[1]

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from coterie.core.clients import Each
 from coterie.core.errors import CoterieError
+from coterie.files import parse_json
 from coterie.tensors.lazy import dense
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def decode_packet(content: RecordDict) -> Packet:
     if not isinstance(text, str) or len(text) > MAX_HEADER:
         raise BadPacket(f"the header of a message must be a text of at most {MAX_HEADER} letters")
     try:
-        header = json.loads(text)
+        header = parse_json(text)
     except ValueError as error:
         raise BadPacket(f"the header of a message cannot be read: {error}") from error
     if not isinstance(header, dict):

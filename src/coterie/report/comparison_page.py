@@ -108,7 +108,10 @@ def render_comparison(
         "warnings": [
             (text, f"{algorithms[str(run.config.get('algorithm'))]}, seed {run.seed} {where}")
             for run in runs
-            for text, where in run_warnings(run.rounds, run.result)
+            for text, where in (
+                *((f"damaged and left out: {name}", "") for name in run.damaged),
+                *run_warnings(run.rounds, run.result),
+            )
         ],
     }
     data: dict[str, Any] = {"figures": charts, "map": None, "tables": []}

@@ -10,12 +10,12 @@ import io
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 from torch import Tensor
 
 from coterie.files import write_bytes
+from coterie.report.run_files import read_frames
 
 FRAMES = 12
 FILE = "map.npz"
@@ -32,7 +32,7 @@ def frame_rounds(rounds: int, evaluate: int) -> set[int]:
     >>> sorted(frame_rounds(rounds=60, evaluate=1))
     [1, 2, 3, 4, 6, 9, 14, 20, 29, 41]
     """
-    evaluated = [*range(evaluate, rounds, evaluate)]
+    evaluated = range(evaluate, rounds, evaluate)
     count = min(FRAMES, rounds // 4, len(evaluated) + 1)
     steps = {round((len(evaluated) + 1) ** (i / max(1, count - 1))) for i in range(count)}
     return {evaluated[step - 1] for step in steps if step <= len(evaluated)}
@@ -74,11 +74,12 @@ class MapFrames:
 
     def restore(self, folder: Path, rounds: int) -> None:
         """Take up the frames of the first `rounds` rounds that a folder holds."""
+        arrays: dict[str, np.ndarray] = {}
         # A file that cannot be read costs the slider some rounds; the run goes on without them.
-        with suppress(OSError, ValueError, KeyError, BadZipFile):
-            arrays = np.load(io.BytesIO((folder / FILE).read_bytes()))
+        with suppress(ValueError):
+            arrays = read_frames(folder / FILE)
+        if arrays:
             kept = arrays["rounds"] <= rounds
-            drawn, points = arrays["drawn"][kept], arrays["points"][kept]
-            cluster = arrays["cluster"][kept]
             self.rounds = arrays["rounds"][kept].tolist()
-            self.drawn, self.points, self.cluster = drawn.tolist(), [*points], [*cluster]
+            self.drawn = arrays["drawn"][kept].tolist()
+            self.points, self.cluster = [*arrays["points"][kept]], [*arrays["cluster"][kept]]

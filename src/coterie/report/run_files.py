@@ -1,29 +1,20 @@
-"""The files of a run, as the page needs them."""
+"""The files of a run, as the page needs them; what is damaged is left out and named."""
+
+from __future__ import annotations
 
 import io
-import json
-from contextlib import suppress
-from dataclasses import dataclass, field
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 
-from coterie.files import read_json
+from coterie.files import parse_json, read_checked_lines, read_json, read_plain_file
 from coterie.report.figures import Round
-
-FILES = (
-    "config.json",
-    "rounds.jsonl",
-    "result.json",
-    "quality.json",
-    "clients.json",
-    "map.npz",
-    "pictures.json",
-    "samples.json",
-)
+from coterie.report.number_format import round_ranges
 
 
 @dataclass(frozen=True)
@@ -38,6 +29,7 @@ class RunFiles:
     frames: dict[str, np.ndarray]  # the arrays of map.npz
     pictures: list[dict[str, Any]]
     samples: dict[str, Any]  # where samples are clustered: a map of some, and their features
+    damaged: tuple[str, ...] = ()  # what is left out because it is damaged
     # Of the predictions, by the part that they were made on.
     quality: dict[str, Any] = field(default_factory=dict)
 
@@ -89,41 +81,111 @@ class RunFiles:
         return int(sum(r.get(key) or 0 for r in self.rounds) if total is None else total)
 
 
+# The files of a run by the field that holds them, in the order in which a page can do with them,
+# and what stands for a file that is not there.
+PARTS: dict[str, tuple[str, Any]] = {
+    "config": ("config.json", {}),
+    "rounds": ("rounds.jsonl", []),
+    "result": ("result.json", {}),
+    "quality": ("quality.json", {}),
+    "clients": ("clients.json", {}),
+    "frames": ("map.npz", {}),
+    "pictures": ("pictures.json", []),
+    "samples": ("samples.json", {}),
+}
+
+
 def read_run(folder: Path) -> RunFiles:
     """Read a run folder, also one whose run goes on at this moment. It must hold config.json."""
     if not (folder / "config.json").is_file():
         raise FileNotFoundError(f"the folder of a run must hold config.json, {folder} does not")
-    return RunFiles(
-        folder,
-        config=read_json(folder / "config.json", {}),
-        rounds=_rounds(folder / "rounds.jsonl"),
-        result=read_json(folder / "result.json", {}),
-        quality=read_json(folder / "quality.json", {}),
-        clients=read_json(folder / "clients.json", {}),
-        frames=_arrays(folder / "map.npz"),
-        pictures=read_json(folder / "pictures.json", []),
-        samples=read_json(folder / "samples.json", {}),
-    )
+    parts: dict[str, Any] = {}
+    damaged: list[str] = []
+    for part, (name, missing) in PARTS.items():
+        parts[part] = missing
+        try:
+            if part == "rounds":
+                parts[part], wrong = read_rounds(folder / name)
+                damaged += [wrong] if wrong else []
+            elif part == "frames":
+                parts[part] = read_frames(folder / name)
+            else:
+                found = read_json(folder / name, missing)
+                if type(found) is not type(missing):
+                    raise ValueError(f"it must hold a {type(missing).__name__}")
+                parts[part] = found
+        except (OSError, ValueError):
+            damaged.append(name)
+    if parts["result"]:
+        here = (name for name, _ in map(PARTS.__getitem__, ("rounds", "clients")))
+        damaged += [f"{name} (missing)" for name in here if not os.path.lexists(folder / name)]
+    return RunFiles(folder, **parts, damaged=tuple(damaged))
+
+
+def whole_parts(run: RunFiles, render: Callable[[RunFiles], object]) -> RunFiles:
+    """The run without those files that no page can be made of, which are named as damaged.
+
+    Every file is as JSON or an archive should be: that what it says is of the right kind is seen
+    when `render` draws it.
+    """
+    if can_render(run, render):
+        return run
+    kept = replace(run, **{part: missing for part, (_, missing) in PARTS.items()})
+    for part, (name, missing) in PARTS.items():
+        content = getattr(run, part)
+        if content != missing:
+            tried = replace(kept, **{part: content})
+            damaged = (*kept.damaged, *(() if name in kept.damaged else (name,)))
+            kept = tried if can_render(tried, render) else replace(kept, damaged=damaged)
+    return kept
+
+
+def can_render(run: RunFiles, render: Callable[[RunFiles], object]) -> bool:
+    """Whether a page can be made of a run."""
+    try:
+        render(run)
+    except Exception:  # damaged files may lead to any
+        return False
+    return True
 
 
 def files_stamp(folder: Path) -> list[tuple[int, int]]:
     """What changes whenever a file of the run does: times and sizes."""
-    known = [path.stat() for path in map(folder.joinpath, FILES) if path.exists()]
+    paths = [folder / name for name, _ in PARTS.values()]
+    known = [path.stat() for path in paths if path.exists()]
     return [(status.st_mtime_ns, status.st_size) for status in known]
 
 
-def _rounds(path: Path) -> list[Round]:
-    if not path.is_file():
-        return []
-    *whole, last = path.read_text(encoding="utf-8").rstrip().split("\n")
-    rounds = [json.loads(line) for line in whole]
-    # A run that goes on or was killed may leave half a line, and an empty file has none.
-    with suppress(json.JSONDecodeError):
-        rounds.append(json.loads(last))
-    return rounds
+def read_rounds(path: Path) -> tuple[list[Round], str]:
+    """The whole records of rounds.jsonl, and which lines of it are damaged; empty: none."""
+    if not os.path.lexists(path) and not os.path.lexists(path.with_suffix(".crc")):
+        return [], ""
+    lines, wrong = read_checked_lines(path)
+    rounds: list[Round] = []
+    for number, line in enumerate(lines, 1):
+        try:
+            record = parse_json(line)
+            if record["round"] != number:
+                raise ValueError("another round")
+            if number not in wrong:
+                rounds.append(record)
+        except (ValueError, KeyError, TypeError):
+            wrong += [] if number in wrong else [number]
+    return rounds, f"{path.name} ({round_ranges(sorted(wrong))})" if wrong else ""
 
 
-def _arrays(path: Path) -> dict[str, np.ndarray]:
-    with suppress(OSError, ValueError, BadZipFile):
-        return dict(np.load(io.BytesIO(path.read_bytes())))
-    return {}
+def read_frames(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of map.npz, none where it is not there; what is no such file is a ValueError."""
+    if not os.path.lexists(path):
+        return {}
+    try:
+        found = dict(np.load(io.BytesIO(read_plain_file(path))))
+        frames = len(found["rounds"])
+        clients = found["points"].shape[1:2]
+        shapes = {"rounds": (), "drawn": (), "points": (*clients, 2), "cluster": clients}
+        fits = all(found[name].shape == (frames, *shape) for name, shape in shapes.items())
+    except Exception as error:  # a damaged archive may lead to any
+        raise ValueError(f"{path} cannot be read: {error}") from error
+    if not fits:
+        raise ValueError(f"{path} does not hold frames of a map")
+    return found

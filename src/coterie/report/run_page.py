@@ -23,7 +23,11 @@ def render_run(folder: Path, live: bool = False, library: str = "") -> str:
     Needs `config.json`. Leaves out what the other files do not say, so the folder of an unfinished
     run has a page too.
     """
-    run = read_run(folder)
+    return render_run_files(read_run(folder), live, library)
+
+
+def render_run_files(run: RunFiles, live: bool = False, library: str = "") -> str:
+    """The HTML page of a run whose files have been read."""
     trained: Columns | None = run.clients.get("clients") or None
     tested: Columns | None = run.clients.get("test_clients") or None
     samples: Columns | None = run.clients.get("sample_clusters") or None
@@ -49,7 +53,10 @@ def render_run(folder: Path, live: bool = False, library: str = "") -> str:
         "config": run.config,
         "result": run.result,
         "facts": headline.run_facts(run),
-        "warnings": headline.run_warnings(run.rounds, run.result),
+        "warnings": [
+            *((f"damaged and left out: {name}", "") for name in run.damaged),
+            *headline.run_warnings(run.rounds, run.result),
+        ],
         "headline": headline.headline_cards(run, groups, trained),
         "metrics": [
             (figures.label_of(k), headline.metric_text(k, v)) for k, v in run.metrics.items()

@@ -64,12 +64,17 @@ def source_name(source: Any, nameless: str = "the table") -> str:
 
 def existing_path(source: str | Path) -> Path:
     """The path of a file or folder that is there."""
-    path = Path(source).expanduser()
+    try:
+        path = Path(source).expanduser()
+    except RuntimeError as error:
+        raise DataError(f"{source} cannot be found: {error}") from error
     if not str(source):
         raise SettingError("`path` of Table must name a file or a folder, got nothing")
     if not path.exists():
         near = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
         raise DataError(f"no file or folder is at {path}{did_you_mean(path.name, near)}")
+    if not (path.is_file() or path.is_dir()):
+        raise DataError(f"{path} must be a plain file or a folder")
     return path
 
 
@@ -188,6 +193,8 @@ def client_files(folder: Path) -> list[Path]:
         for path in folder.iterdir()
         if file_kind(path) in (*TABLES, ".npz") and not path.name.startswith(".")
     )
+    for path in files:
+        existing_path(path)
     kinds = sorted({file_kind(path) for path in files})
     if not kinds:
         raise DataError(f"{folder} must hold a .npz, .csv or .parquet file for each client")

@@ -1,7 +1,7 @@
 import pytest
 
-from coterie.cli.completions import complete_line
 from coterie.cli.main import build_parser, main
+from coterie.cli.next_words import complete_line
 from coterie.shelves import ALGORITHMS, FEDERATIONS, NETWORKS
 
 
