@@ -402,17 +402,15 @@ class Grid:
 
 def complete_rounds(folder: RunFolder) -> None:
     """Let rounds.jsonl have all rounds again, where the best copy had ended before others."""
-    copies, rounds = folder.path / COPIES, folder.path / "rounds.jsonl"
-    if not (copies.exists() and rounds.exists()):
-        return
-    lines = copies.read_text(encoding="utf-8").splitlines()
-    if len(rounds.read_text(encoding="utf-8").splitlines()) >= len(lines):
-        return
-    found = []
-    with suppress(ValueError, TypeError, StopIteration):  # of a line that is not whole
-        for line in lines:
+    found: list[Record] = []
+    done = 0
+    # What cannot be read is left as it is: whoever reads it next says what is wrong.
+    with suppress(OSError, ValueError, TypeError, StopIteration):
+        done = len((folder.path / "rounds.jsonl").read_text(encoding="utf-8").splitlines())
+        for line in (folder.path / COPIES).read_text(encoding="utf-8").splitlines():
             found.append(next(record for record in json.loads(line) if record is not None))
-    folder.history.replace(found)
+    if 0 < done < len(found):
+        folder.history.replace(found)
 
 
 def grid_points(

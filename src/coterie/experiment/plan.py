@@ -36,7 +36,7 @@ from coterie.experiment.settings import (
 from coterie.registry import full_name, resolve, suggestions
 from coterie.shelves import FEDERATIONS, entry_points_of
 from coterie.starts import settled_start
-from coterie.tasks.defaults import default_task, prepare_task
+from coterie.tasks.defaults import default_task, prepare_task, weigh_classes
 
 TABLES = (".csv", ".tsv", ".gz", ".parquet", ".feather", ".arrow")
 DEFAULT_ALGORITHM, DEFAULT_FEDERATION = "ifca", "rotated-digits"
@@ -137,7 +137,8 @@ class Plan(NamedTuple):
     def prepare(self, federation: Federation) -> tuple[Federation, Task]:
         """A federation as the algorithm sees it, and what it learns there."""
         named = self.network_name if self.asks_for_network else ""
-        return prepare_task(self.algorithm, federation, self.network, named)
+        found, task = prepare_task(self.algorithm, federation, self.network, named)
+        return found, weigh_classes(task, federation, self.settings.class_weight)
 
     def run(self, config: dict[str, Any]) -> Run | Grid:
         """Load the data and make ready to run: one run, or copies for several starts or values."""

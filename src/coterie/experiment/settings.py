@@ -68,6 +68,12 @@ class PlainRunSettings(Settings):
         at_least(0),
         added=True,
     )
+    class_weight: str = setting(
+        "none",
+        "what classes count in training; balanced: all the same, however rare",
+        one_of("none", "balanced"),
+        added=True,
+    )
     finetune: int = setting(
         0,
         "local epochs after the last round, by which each client makes a model of its own; 0: none",
@@ -145,7 +151,7 @@ AUTO = "auto"  # the value of k where held-out samples are to say it
 # An algorithm or data of a user's own may have settings of these names, if nobody attacks.
 ATTACK_OPTIONS = frozenset(field.name for field in fields(AttackSettings)) - {"attack"}
 # Data that split themselves have this setting in place of the run.
-YIELDED = ATTACK_OPTIONS | {"validation", "early_stopping"}
+YIELDED = ATTACK_OPTIONS | {"class_weight", "validation", "early_stopping"}
 
 
 def check_attack_given(given: Collection[str]) -> None:

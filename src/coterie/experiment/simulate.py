@@ -29,7 +29,7 @@ from coterie.experiment.settings import (
 )
 from coterie.registry import METHODS
 from coterie.starts import settled_start
-from coterie.tasks.defaults import algorithm_task
+from coterie.tasks.defaults import algorithm_task, weigh_classes
 
 
 def simulate(
@@ -79,6 +79,7 @@ def simulate(
     federation = hold_out(federation, wanted.validation, wanted.data_seed)
     algorithm = settled_start(algorithm_for_rounds(algorithm, wanted.rounds), wanted.wary)
     task = algorithm_task(algorithm, federation, task)
+    task = weigh_classes(task, federation, wanted.class_weight)
     sampling = None if participants is None else make_sampling(participants)
     grid = automatic_values(algorithm, grid or {})
     if grid or wanted.starts > 1:
