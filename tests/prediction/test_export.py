@@ -79,7 +79,9 @@ def test_the_script_knows_the_unit_of_features_and_what_means_missing(tables, tm
         rows[f"dose {i}"] = rows["dose"] + 0.01 * i * rows["age"].fillna(50)
     rows = rows.astype({"city": object, "age": object})
     rows.loc[::7, "city"], rows.loc[::5, "age"] = "?", "-9"
-    federation = coterie.Federation.from_table(rows, client="site", label="outcome", missing="?,-9")
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    columns = {"client": "site", "label": "outcome", "missing": "?,-9"}
+    federation = coterie.Federation.from_table(tmp_path / "rows.csv", **columns)
     assert federation.schema.encoders[0].unit > 1
     task = default_task(federation, Linear())
     run = coterie.simulate(coterie.FedAvg(), federation, task, rounds=3, seed=0)
