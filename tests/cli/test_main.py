@@ -53,18 +53,21 @@ def test_json_is_one_object_on_stdout_and_nothing_else(tmp_path, capsys):
         "run_dir",
     }
     assert result["run_dir"] == str(tmp_path / "r")
+    averaged = ("accuracy", "balanced_accuracy", "f1", "auc", "average_precision")
     assert set(result["metrics"]) == {
-        "accuracy",
-        "accuracy_macro",
-        "f1",
-        "f1_macro",
+        *averaged,
+        *(f"{name}_macro" for name in averaged),
         "f1_micro",
+        "log_loss",
+        "ece",
         "ari",
         "nmi",
         "purity",
         "clusters",
         "loss",
     }
+    assert result["metric"] == "accuracy"
+    assert 0 < result["baseline"]["accuracy"] < result["metrics"]["accuracy"]
     assert json.loads((tmp_path / "r" / "result.json").read_text()) == result
 
 
@@ -77,6 +80,7 @@ def test_a_run_leaves_its_folder(tmp_path, capsys):
         "checkpoint.safetensors",
         "models.safetensors",
         "result.json",
+        "quality.json",
         "clients.json",
         "pictures.json",
         "report.html",

@@ -234,6 +234,9 @@ def test_copies_are_chosen_between_by_validation_loss(name, tmp_path):
     if by_loss["start"] == 0:
         assert alone.best_round == best.best_round
         assert alone.metrics["validation_loss"] == pytest.approx(best.metrics["validation_loss"])
+    finished = grid(tmp_path / "whole", resume=True)  # nothing is left to do
+    assert_equal(finished, best)
+    assert finished.result["copies"] == copies
     for interrupt in (1, min(copy["rounds"] for copy in copies) + 2):
         folder = tmp_path / str(interrupt)
         grid(folder, interrupt=interrupt)

@@ -12,6 +12,7 @@ from coterie import Classification
 from coterie.checks import CLASSES, FEATURES, small_federation
 from coterie.core.errors import DataError
 from coterie.core.task import MetricSums, task_metrics
+from coterie.tasks.network import NetworkTask
 
 
 def test_classification_numbers_by_hand():
@@ -181,3 +182,20 @@ def test_micro_f1_is_the_mean_of_the_clients_own_weighted_by_samples():
     assert found["f1_micro"] == pytest.approx((1 * 1 + 3 * 2 / 5) / 4)
     # All four samples pooled: of class 0 three of four predictions are right, 6 / 7 and 0.
     assert found["f1"] == pytest.approx((6 / 7 + 0) / 2)
+
+
+def test_weights_of_classes_count_in_training_and_not_in_measures():
+    plain = Classification(nn.Linear(2, 3))
+    task = plain.with_class_weight(torch.tensor([1.0, 2.0, 0.5]))
+    output = torch.tensor([[[0.0, 1.0, 2.0], [3.0, 1.0, 0.0], [0.0, 0.0, 0.0]]])
+    y = torch.tensor([[1, 2, 0]])
+    expected = nn.functional.cross_entropy(
+        output[0], y[0], weight=torch.tensor([1.0, 2.0, 0.5]), reduction="none"
+    )
+    torch.testing.assert_close(task.losses(output, y)[0], expected)
+    soft = nn.functional.one_hot(y, 3).float()
+    torch.testing.assert_close(task.losses(output, soft)[0], expected)
+    mask = torch.ones(1, 3)
+    assert torch.equal(task.score(output, y, mask), plain.score(output, y, mask))
+    slow = NetworkTask.output_gradients(task, output.mT, y)
+    torch.testing.assert_close(task.output_gradients(output.mT, y), slow)

@@ -11,7 +11,7 @@ from coterie.data.tables.schema import Schema
 from coterie.networks import Linear, LinearFlow, Mlp
 from coterie.networks.flows import RealNvp
 from coterie.shelves import ALGORITHMS
-from coterie.tasks.defaults import algorithm_task, default_task, prepare_task
+from coterie.tasks.defaults import algorithm_task, default_task, prepare_task, weigh_classes
 
 
 def federation(targets, **facts):
@@ -186,3 +186,17 @@ def test_the_schema_says_how_large_a_network_is():
     assert default_task(data, auto).layout.size == Linear().module([3], 2)[1].weight.numel() + 2
     for known in (replace(data, schema=schema), schema.stub([3], torch.float32)):
         assert default_task(known, auto).layout.size == 3 * 32 + 32 + 32 * 2 + 2
+
+
+def test_balanced_classes_count_the_same_and_1_on_average():
+    data = federation([0, 0, 0, 2])
+    task = weigh_classes(default_task(data, Linear()), data, "balanced")
+    weights = task.class_weight
+    assert weights[[0, 2]].tolist() == pytest.approx([8 / (3 * 6), 8 / (3 * 2)])
+    assert weigh_classes(task, data, "none") is task
+    schema = Schema((), ("a", "b", "c"), (2, 3), class_counts=(1, 1, 2))
+    known = weigh_classes(task, replace(data, schema=schema), "balanced").class_weight
+    assert known.tolist() == pytest.approx([4 / 3, 4 / 3, 2 / 3])
+    targets = federation([0.5, 1.0, 1.0, 1.0])
+    with pytest.raises(SettingError, match="must be none where no classes are predicted"):
+        weigh_classes(default_task(targets, Linear()), targets, "balanced")

@@ -60,6 +60,8 @@ def deploy_init(options: argparse.Namespace) -> int:
     from coterie.flower.app import write_app
 
     app = write_app(options.folder, options.words)
+    if app.plan.says:
+        print(f"coterie: {app.plan.says}", file=sys.stderr)
     rounds, name = app.plan.settings.rounds, short_name(app.plan.algorithm_name)
     table = " --data FILE" if app.plan.federation_name == "table" else ""
     trial = f"`coterie deploy local {options.folder}{table}` tries it here."

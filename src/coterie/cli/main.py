@@ -18,6 +18,7 @@ from coterie.cli.compare import add_compare
 from coterie.cli.completion import add_completion
 from coterie.cli.data import add_data
 from coterie.cli.deploy import add_deploy
+from coterie.cli.export import add_export
 from coterie.cli.list import add_list
 from coterie.cli.overview import FIRST_STEPS, add_help, check_command_name
 from coterie.cli.placeholders import use_placeholders
@@ -157,7 +158,7 @@ def build_parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"coterie {__version__}")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
     first = (add_run, add_predict, add_report, add_compare, add_reproduce)
-    for add_command in (*first, add_list, add_check, add_data, add_deploy):
+    for add_command in (*first, add_export, add_list, add_check, add_data, add_deploy):
         add_command(commands)
     add_completion(commands)
     add_help(commands)

@@ -81,6 +81,8 @@ def run_command(options: argparse.Namespace) -> int:
         ) from error
     for tracker in trackers:
         tracker.end(done.result)
+    if "selection" in done.chosen:
+        print(f"coterie: {done.chosen['selection']['reason']}", file=sys.stderr)
     print(to_json(done.result) if options.json else outcome_text(done))
     if done.failure:
         print(f"coterie: {done.failure}", file=sys.stderr)
@@ -101,5 +103,8 @@ def find_plan(options: argparse.Namespace) -> tuple[Plan, Path | None, dict[str,
         return plan, options.resume, config | now
     if options.out is not None and not options.out.name:
         raise SettingError(f"--out must name a folder, got {str(options.out)!r}")
-    plan = make_plan(options.words)
+    spread = options.shards is not None or bool(options.ray)
+    plan = make_plan(options.words, alone=spread)
+    if plan.says:
+        print(f"coterie: {plan.says}", file=sys.stderr)
     return plan, options.out, plan.config()

@@ -241,7 +241,8 @@ def do_run(
     name = algorithm if isinstance(algorithm, str) else STAND_IN
     known = known_settings(algorithm, source, settings)
     words = [f"{key}={value}" for key, value in settings.items() if key in known]
-    plan = make_plan([name, source.name, *words, *repeat.words])
+    made = not isinstance(algorithm, str)  # by the user, who has said its k
+    plan = make_plan([name, source.name, *words, *repeat.words], alone=made)
     if not isinstance(algorithm, str):
         plan = plan._replace(algorithm=algorithm, algorithm_name=algorithm_name(algorithm))
         plan = plan._replace(command="")

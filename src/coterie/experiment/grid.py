@@ -2,8 +2,10 @@
 
 Every combination of a start and of values is a copy of the run: the same federation, the same
 participants and batches, other models. The copies run in lock-step (`engine/copies/lockstep.py`).
-The outcome is that of the copy with the lowest training loss; true clusters are not used to choose.
-A copy whose models are no longer finite has diverged and is not continued.
+The outcome is that of the copy with the lowest validation loss, or where clients hold out nothing
+the lowest training loss; true clusters are not used to choose. Of automatic values of k the
+smallest is taken that is as good as the best (`selection.py`). A copy whose models are no longer
+finite has diverged and is not continued.
 
 The folder is that of the best copy, with the others' numbers in `result.json` under `copies` and
 their rounds in `copies.jsonl`: one line for each round, in it one record for each copy.
@@ -12,15 +14,17 @@ their rounds in `copies.jsonl`: one line for each round, in it one record for ea
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from coterie.core.algorithm import Algorithm
@@ -38,7 +42,14 @@ from coterie.experiment.initial import Initial
 from coterie.experiment.participants import OnReply
 from coterie.experiment.run import OnRound, Run
 from coterie.experiment.run_result import run_config, write_outcome
-from coterie.experiment.settings import RunSettings, grid_text, setting_names
+from coterie.experiment.selection import (
+    STARTED_TWICE,
+    Candidate,
+    check_automatic,
+    choose_value,
+    values_for,
+)
+from coterie.experiment.settings import AutomaticValues, RunSettings, grid_text, setting_names
 from coterie.registry import algorithm_name
 from coterie.tensors.threads import adaptive_threads
 
@@ -71,6 +82,15 @@ class Copy:
     def badness(self) -> float:
         """What copies are compared by: the validation loss, or without one that of training."""
         return self.train_loss if self.validation_loss is None else self.validation_loss
+
+    def held_out(self, clients: int) -> tuple[float, Tensor]:
+        """The validation loss of the state that is kept, and that of each of so many clients."""
+        validation = self.run.evaluation.validation
+        assert validation is not None
+        each = torch.full((clients,), math.nan, dtype=torch.float64)
+        if "loss" in validation.summary.clients:  # else it is withheld
+            each[validation.serving.ids] = validation.summary.clients["loss"].double()
+        return validation.summary.metrics["loss"], each
 
     @property
     def losses(self) -> dict[str, float | None]:
@@ -117,6 +137,12 @@ class Grid:
         self.settings = settings
         self.initial = initial
         self.sampling = sampling
+        # The setting of which the smallest good value is to be found; empty: the best is taken.
+        self.automatic = next(
+            (name for name, each in values.items() if isinstance(each, AutomaticValues)), ""
+        )
+        if self.automatic:
+            check_automatic(algorithm, federation, settings, self.automatic)
         self.values = values
         texts = {name: grid_text(several) for name, several in values.items()}
         whole = {**asdict(algorithm), **asdict(settings), **texts}  # type: ignore[call-overload]
@@ -126,12 +152,21 @@ class Grid:
         )
         self.copies = [
             Copy(point, start, self._run_in_step(own, federation, task, start, clients))
-            for point, own in grid_points(algorithm, values)
-            for start in range(settings.starts)
+            for point, own in grid_points(
+                algorithm, {n: values_for(each, len(federation)) for n, each in values.items()}
+            )
+            for start in range(self._starts(point))
         ]
         self.threads = LockstepThreads(clients.kernel, len(federation))
         self.folder: RunFolder | None = None
+        self.selection: dict[str, Any] = {}  # how the value was found, where that was asked
         self.warnings: list[str] = []  # those that belong to no single copy
+
+    def _starts(self, point: Mapping[str, Any]) -> int:
+        """How many starts there are of one combination of values."""
+        wanted, alike = self.settings.starts, self.initial is not None
+        searched = point.get(self.automatic) in STARTED_TWICE and not alike
+        return max(2, wanted) if searched else wanted
 
     def _run_in_step(
         self,
@@ -185,6 +220,8 @@ class Grid:
         with folder.unlocked_after_error():
             folder.history.kept = COPIES
             folder.data = data_digest(federation)
+            if resume:
+                complete_rounds(folder)
             before = folder.restore(self.fingerprint_with, self.config) if resume else None
             folder.write_schema(federation)
             if before is not None:
@@ -193,7 +230,7 @@ class Grid:
         return folder
 
     def complete(self, on_round: OnRound | None = None, on_reply: OnReply | None = None) -> Run:
-        """Do the rounds that are left; the copy with the lowest training loss.
+        """Do the rounds that are left; the best copy.
 
         `on_round` is called with the first copy that goes on, which can stop all.
         """
@@ -246,9 +283,26 @@ class Grid:
         if self.folder is not None and self.folder.rounds_saved < self.rounds:
             self._save_checkpoint()
         self._all(Copy.evaluate)
-        best = min(self.live, key=lambda copy: copy.badness)
+        best = self._best()
         self._choose(best)
         return best.run
+
+    def _best(self) -> Copy:
+        """The copy that is kept: the best, or of automatic values the smallest that is as good."""
+        ranked = sorted(self.live, key=lambda copy: copy.badness)
+        validated = all(copy.validation_loss is not None for copy in ranked)
+        name = next(iter(self.values)) if len(self.values) == 1 else self.automatic
+        if not (name and validated):
+            return ranked[0]
+        found: dict[float, Copy] = {}  # the best copy with each value
+        for copy in ranked:
+            found.setdefault(copy.point[name], copy)
+        values = sorted(found)
+        sizes = found[values[0]].run.evaluator.scorer.sizes("validation")
+        known = [Candidate(value, *found[value].held_out(len(sizes))) for value in values]
+        chosen = choose_value(known, sizes, smallest=name == self.automatic)
+        self.selection = chosen.result(name, known)
+        return found[chosen.candidate.value]
 
     @cached_property
     def fingerprint(self) -> str:
@@ -283,6 +337,7 @@ class Grid:
         run = best.run
         run.chosen = {
             "chosen": {**best.point, "start": best.start, **best.losses},
+            **({"selection": self.selection} if self.selection else {}),
             "copies": [copy.result for copy in self.copies],
         }
         run.training.outcome.add_quality()
@@ -343,6 +398,19 @@ class Grid:
             own = checkpoint._replace(tensors=tensors, notes=notes)
             copy.run.training.restore(own, records)
             copy.diverged = notes["diverged"]
+
+
+def complete_rounds(folder: RunFolder) -> None:
+    """Let rounds.jsonl have all rounds again, where the best copy had ended before others."""
+    found: list[Record] = []
+    done = 0
+    # What cannot be read is left as it is: whoever reads it next says what is wrong.
+    with suppress(OSError, ValueError, TypeError, StopIteration):
+        done = len((folder.path / "rounds.jsonl").read_text(encoding="utf-8").splitlines())
+        for line in (folder.path / COPIES).read_text(encoding="utf-8").splitlines():
+            found.append(next(record for record in json.loads(line) if record is not None))
+    if 0 < done < len(found):
+        folder.history.replace(found)
 
 
 def grid_points(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Collection
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from coterie.core.algorithm import algorithm_for_rounds
+from coterie.core.algorithm import algorithm_for_rounds, traits_of
 from coterie.core.errors import CheckpointError, DataError, SettingError, did_you_mean
 from coterie.core.settings import added_settings
 from coterie.core.task import Task
@@ -16,8 +17,10 @@ from coterie.data.holdout import hold_out
 from coterie.experiment.grid import Grid, grid_points
 from coterie.experiment.run import Run
 from coterie.experiment.run_result import run_config
+from coterie.experiment.selection import why_not_automatic
 from coterie.experiment.settings import (
     ATTACK_OPTIONS,
+    AutomaticValues,
     NetworkChoice,
     RunSettings,
     check_attack_given,
@@ -33,7 +36,7 @@ from coterie.experiment.settings import (
 from coterie.registry import full_name, resolve, suggestions
 from coterie.shelves import FEDERATIONS, entry_points_of
 from coterie.starts import settled_start
-from coterie.tasks.defaults import default_task, prepare_task
+from coterie.tasks.defaults import default_task, prepare_task, weigh_classes
 
 TABLES = (".csv", ".tsv", ".gz", ".parquet", ".feather", ".arrow")
 DEFAULT_ALGORITHM, DEFAULT_FEDERATION = "ifca", "rotated-digits"
@@ -106,6 +109,7 @@ class Plan(NamedTuple):
     command: str
     grid: dict[str, tuple[Any, ...]] = {}  # noqa: RUF012 - settings with several values
     asks_for_network: bool = False  # whether a word of the user's names it, in a run that is new
+    says: str = ""  # what is decided in the user's place, in a sentence
 
     def config(self) -> dict[str, Any]:
         """What config.json keeps: enough to make the same plan again."""
@@ -133,7 +137,8 @@ class Plan(NamedTuple):
     def prepare(self, federation: Federation) -> tuple[Federation, Task]:
         """A federation as the algorithm sees it, and what it learns there."""
         named = self.network_name if self.asks_for_network else ""
-        return prepare_task(self.algorithm, federation, self.network, named)
+        found, task = prepare_task(self.algorithm, federation, self.network, named)
+        return found, weigh_classes(task, federation, self.settings.class_weight)
 
     def run(self, config: dict[str, Any]) -> Run | Grid:
         """Load the data and make ready to run: one run, or copies for several starts or values."""
@@ -143,8 +148,10 @@ class Plan(NamedTuple):
         return Run(self.algorithm, federation, task, self.settings, config)
 
 
-def make_plan(words: list[str]) -> Plan:
+def make_plan(words: list[str], *, alone: bool = False) -> Plan:
     """The plan behind the words of `coterie run`: names first, then key=value.
+
+    With `alone` nothing that was not asked for makes several runs of it.
 
     >>> plan = make_plan(["ifca", "rotated-digits", "clients=40"])
     >>> plan.algorithm.k, plan.federation.clients, plan.network.hidden, plan.settings.rounds
@@ -169,8 +176,31 @@ def make_plan(words: list[str]) -> Plan:
     values["network"] = full_name("network", network or suggested["network"])
     plan = assemble_plan(algorithm, federation, owners, values, grid, command)
     check_attack_given(set(given) - shadowed_settings(owners))
-    list(grid_points(plan.algorithm, grid))  # refuses a value that the algorithm does not take
+    if federation == "table":
+        plan = with_clusters_found(plan, {*given, *grid}, alone=alone)
+    list(grid_points(plan.algorithm, plan.grid))  # refuses a value that the algorithm does not take
     return plan._replace(asks_for_network=bool(network))
+
+
+def with_clusters_found(plan: Plan, given: Collection[str], *, alone: bool) -> Plan:
+    """The plan of a run on a table of the user's, whose k is found where nobody said it.
+
+    Where it cannot be, the algorithm's default is taken, and the plan says why. `alone` is of a run
+    that can only be one.
+    """
+    name = traits_of(plan.algorithm).clusters
+    if not name or name in given:
+        return plan
+    held_out = plan.settings.validation > 0
+    reason = why_not_automatic(plan.algorithm, plan.settings, validated=held_out)
+    if alone or reason:
+        value = getattr(plan.algorithm, name)
+        where = f": it must be given {reason}" if reason else ""
+        return plan._replace(says=f"`{name}` is not given, so {name}={value} is taken{where}")
+    values = AutomaticValues()
+    first = replace(plan.algorithm, **{name: values[0]})
+    says = f"`{name}` is not given, so {values[0]} to {values[-1]} are tried ({name}=auto)"
+    return plan._replace(algorithm=first, grid={**plan.grid, name: values}, says=says)
 
 
 def names_a_file(word: str) -> bool:

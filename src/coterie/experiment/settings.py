@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, get_type_hints
 
 from coterie.channel.attacks import AttackSettings
 from coterie.channel.defences import DefenceSettings
+from coterie.core.algorithm import traits_of
 from coterie.core.errors import SettingError, did_you_mean
 from coterie.core.settings import Settings, setting
 from coterie.core.validate import OneOf, above, at_least, below_one, fraction, in_range, one_of
@@ -31,7 +32,9 @@ class PlainRunSettings(Settings):
         -1, "seed by which data are drawn and split; -1: seed", at_least(-1), added=True
     )
     starts: int = setting(
-        1, "independent starts; the best by training loss is kept", in_range(1, 1000)
+        1,
+        "independent starts; the best by validation loss, or else training loss, is kept",
+        in_range(1, 1000),
     )
     fraction: float = setting(1.0, "share of the clients that take part in a round", fraction)
     per_round: int = setting(
@@ -63,6 +66,12 @@ class PlainRunSettings(Settings):
         0,
         "evaluations without a lower validation loss after which training ends; 0: it does not",
         at_least(0),
+        added=True,
+    )
+    class_weight: str = setting(
+        "none",
+        "what classes count in training; balanced: all the same, however rare",
+        one_of("none", "balanced"),
         added=True,
     )
     finetune: int = setting(
@@ -138,10 +147,11 @@ class RunSettings(DefenceSettings, AttackSettings, PlainRunSettings):
         return self.defends or self.attack != "none"
 
 
+AUTO = "auto"  # the value of k where held-out samples are to say it
 # An algorithm or data of a user's own may have settings of these names, if nobody attacks.
 ATTACK_OPTIONS = frozenset(field.name for field in fields(AttackSettings)) - {"attack"}
 # Data that split themselves have this setting in place of the run.
-YIELDED = ATTACK_OPTIONS | {"validation", "early_stopping"}
+YIELDED = ATTACK_OPTIONS | {"class_weight", "validation", "early_stopping"}
 
 
 def check_attack_given(given: Collection[str]) -> None:
@@ -248,6 +258,13 @@ def parse_settings(words: Iterable[str], owners: Iterable[type]) -> dict[str, An
     return values
 
 
+class AutomaticValues(tuple[int, ...]):
+    """The values of k that are tried where it is to be found (`k=auto`): 1 to 6."""
+
+    def __new__(cls) -> AutomaticValues:
+        return super().__new__(cls, range(1, 7))
+
+
 def parse_grid(words: list[str], owner: type) -> tuple[list[str], dict[str, tuple[Any, ...]]]:
     """The words that give one value, and the values of those that give a number several.
 
@@ -256,12 +273,18 @@ def parse_grid(words: list[str], owner: type) -> tuple[list[str], dict[str, tupl
     >>> from coterie.algorithms.ifca import IFCA
     >>> parse_grid(["k=4", "lr=0.1,1"], IFCA)
     (['k=4'], {'lr': (0.1, 1.0)})
+    >>> parse_grid(["k=auto"], IFCA)
+    ([], {'k': (1, 2, 3, 4, 5, 6)})
     """
     known = {setting.name: setting for setting in settings_of(owner)}
-    plain, grid = [], {}
+    plain: list[str] = []
+    grid: dict[str, tuple[Any, ...]] = {}
     for word in words:
         name, _, text = word.partition("=")
         numeric = name in known and known[name].type in (int, float)
+        if text == AUTO and name == traits_of(owner).clusters and name not in grid:
+            grid[name] = AutomaticValues()
+            continue
         if not numeric or "," not in text:
             plain.append(word)
             continue
@@ -276,9 +299,11 @@ def parse_grid(words: list[str], owner: type) -> tuple[list[str], dict[str, tupl
 def grid_text(values: Sequence[Any]) -> str:
     """Several values of a setting as they are written on the command line.
 
-    >>> grid_text((0.1, 1.0))
-    '0.1,1.0'
+    >>> grid_text((0.1, 1.0)), grid_text(AutomaticValues())
+    ('0.1,1.0', 'auto')
     """
+    if isinstance(values, AutomaticValues):
+        return AUTO
     return ",".join(map(str, values))
 
 

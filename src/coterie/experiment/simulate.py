@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from coterie.core.algorithm import Algorithm, algorithm_for_rounds
+from coterie.core.algorithm import Algorithm, algorithm_for_rounds, traits_of
 from coterie.core.errors import SettingError, did_you_mean
 from coterie.core.function_settings import check_method
 from coterie.core.sampling import Sampling
@@ -20,10 +20,16 @@ from coterie.experiment.grid import Grid
 from coterie.experiment.initial import Initial
 from coterie.experiment.participants import make_sampling
 from coterie.experiment.run import OnRound, Run
-from coterie.experiment.settings import RunSettings, check_attack_given, setting_names
+from coterie.experiment.settings import (
+    AUTO,
+    AutomaticValues,
+    RunSettings,
+    check_attack_given,
+    setting_names,
+)
 from coterie.registry import METHODS
 from coterie.starts import settled_start
-from coterie.tasks.defaults import algorithm_task
+from coterie.tasks.defaults import algorithm_task, weigh_classes
 
 
 def simulate(
@@ -59,7 +65,8 @@ def simulate(
     `shards` runs the clients in so many Ray actors (0: one per core), of the cluster at the address
     `ray` if there is one; see docs/ray.md. `grid` gives settings of the algorithm several values,
     as in {"lr": [0.1, 1.0]}, and `starts` the number of independent starts; all are run side by
-    side, and the run with the lowest training loss is returned.
+    side, and the run with the lowest validation loss is returned, or without a validation part
+    with the lowest training loss. With {"k": "auto"} k is found (docs/concepts.md).
 
     >>> import coterie
     >>> federation, task = coterie.load("rotated-digits", clients=8, seed=0)
@@ -72,13 +79,13 @@ def simulate(
     federation = hold_out(federation, wanted.validation, wanted.data_seed)
     algorithm = settled_start(algorithm_for_rounds(algorithm, wanted.rounds), wanted.wary)
     task = algorithm_task(algorithm, federation, task)
+    task = weigh_classes(task, federation, wanted.class_weight)
     sampling = None if participants is None else make_sampling(participants)
+    grid = automatic_values(algorithm, grid or {})
     if grid or wanted.starts > 1:
         if shards is not None or ray:
             raise SettingError("several starts or values run in one process; leave out shards")
-        copies = Grid(
-            algorithm, federation, task, wanted, grid or {}, initial=initial, sampling=sampling
-        )
+        copies = Grid(algorithm, federation, task, wanted, grid, initial=initial, sampling=sampling)
         if folder is not None:
             copies.use(Path(folder), resume=resume)
         return copies.complete(on_round)
@@ -87,6 +94,19 @@ def simulate(
         if folder is not None:
             run.use(Path(folder), resume=resume)
         return run.complete(on_round)
+
+
+def automatic_values(
+    algorithm: Algorithm[Any], grid: Mapping[str, Sequence[Any]]
+) -> dict[str, Sequence[Any]]:
+    """The values of a grid; those of "auto" are written out, which only k may be."""
+    found = dict(grid)
+    for name, values in found.items():
+        if values == AUTO and name == traits_of(algorithm).clusters:
+            found[name] = AutomaticValues()
+        elif isinstance(values, str):
+            raise SettingError(f"`{name}` of a grid must be a list of values, got {values!r}")
+    return found
 
 
 def make_run_settings(settings: Mapping[str, Any]) -> RunSettings:

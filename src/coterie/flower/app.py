@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from dataclasses import replace
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -179,14 +180,15 @@ def app_from_arguments(arguments: list[str]) -> App:
     rest = [a for a in arguments if a not in of_network]
     if not any(a.startswith("evaluate=") for a in rest):
         rest.append(f"evaluate={EVALUATE_EVERY}")
-    plan = make_plan(rest)
+    plan = make_plan(rest, alone=True)
     network = read_network_settings(of_network)
     schema = None
     if plan.federation_name == "table":
         federation = plan.build()
         plan.prepare(federation)  # refuses what the algorithm cannot learn on
         schema = federation.schema
-    return App.from_config(App(plan, network, schema).config())
+    app = App.from_config(App(plan, network, schema).config())
+    return replace(app, plan=app.plan._replace(says=plan.says))
 
 
 def read_app(folder: Path, allowed: frozenset[str] | None = None) -> App:

@@ -99,7 +99,10 @@ class App:
         run = {"coterie": __version__, **names, "settings": settings, "command": ""}
         plan = plan_again(run, [])
         if plan.grid or plan.settings.starts > 1:
-            raise SettingError("a run over a network has one start and one value of each setting")
+            raise SettingError(
+                "a run over a network has one start and one value of each setting, so that k=auto "
+                "and the like are found where data are together"
+            )
         device = plan.settings.device
         if device != "cpu":
             raise SettingError(f"`device` must be cpu for a run over a network, got {device}")

@@ -85,6 +85,29 @@ def error_curves(rounds: Sequence[Round]) -> Figure | None:
     return _lines([*traces, *best_round_mark(rounds)], title)
 
 
+def selection_curve(selection: Mapping[str, Any]) -> Figure | None:
+    """The validation loss over the values of a setting, with the errors by which one is chosen."""
+    if not selection:
+        return None
+    points = list(zip(selection["values"], selection["validation_loss"], strict=True))
+    line = curve(points, "validation loss", SECOND)
+    taken = curve([p for p in points if p[0] == selection["taken"]], "taken", SECOND)
+    if line is None or taken is None:
+        return None
+    bars = {"type": "data", "array": [round_digits(e) for e in selection["standard_error"]]}
+    marker = {"size": 13, "symbol": "star", "color": SECOND, "line": {"width": 0}}
+    return {
+        "data": [
+            {**line, "mode": "lines+markers", "error_y": {**bars, "color": SECOND}},
+            {**taken, "mode": "markers", "marker": marker},
+        ],
+        "layout": {
+            "xaxis": {"title": {"text": selection["setting"]}, "showgrid": False},
+            "yaxis": {"title": {"text": "validation loss"}},
+        },
+    }
+
+
 def best_round_mark(rounds: Sequence[Round]) -> list[Trace]:
     """The point of the best round on the curve of the validation loss; none without one."""
     best = next((r["best_round"] for r in reversed(rounds) if r.get("best_round")), None)

@@ -132,6 +132,7 @@ def _charts(run: RunFiles, groups: Grouping) -> dict[str, Figure]:
     charts: dict[str, Figure | None] = {
         "scores": figures.score_curves(rounds),
         "errors": figures.error_curves(rounds),
+        "selection": figures.selection_curve(run.result.get("selection") or {}),
         "threats": figures.threat_curves(rounds),
         "cluster_accuracy": figures.cluster_curves(rounds, "accuracy", groups.drawn),
         "cluster_loss": figures.cluster_curves(rounds, "loss", groups.drawn),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import copy
+from typing import Any, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from coterie.core.errors import DataError
+from coterie.core.errors import DataError, SettingError
 from coterie.tasks.network import NetworkTask, for_each_sample
 
 PROBABILITY_ERROR = 1e-3  # by which probabilities may miss 1 in sum
@@ -26,7 +27,8 @@ class Classification(NetworkTask):
     """Predict one of c classes with a network of c outputs; labels are 0 to c - 1.
 
     Targets may also be soft: the probabilities [n, c] of all classes. The likeliest one then counts
-    as the label in accuracy and F1.
+    as the label in accuracy and F1. With `class_weight` [c] the loss of a sample that is trained on
+    counts as often as its class says; measures, the loss among them, are without.
 
     >>> task = Classification(torch.nn.Linear(2, 3))
     >>> task.layout.size
@@ -34,8 +36,27 @@ class Classification(NetworkTask):
     """
 
     losses_at_least_zero = True
+    class_weight: Tensor | None = None  # [c]; None: all count the same
+
+    def with_class_weight(self, weight: Tensor) -> Self:
+        """The same task with weights [c] of the classes."""
+        classes = len(weight)
+        if not bool(weight.isfinite().all()) or not bool((weight >= 0).all()):
+            raise SettingError(f"weights of {classes} classes must be finite and at least 0")
+        other = copy.copy(self)
+        other.class_weight = weight
+        return other
 
     def losses(self, output: Tensor, y: Tensor) -> Tensor:
+        """The weighted cross-entropy of every sample: see `cross_entropies`."""
+        if self.class_weight is None:
+            return self.cross_entropies(output, y)
+        weight = self.class_weight.to(output)
+        if y.is_floating_point():
+            return -(y * weight * F.log_softmax(output, -1)).sum(-1)
+        return self.cross_entropies(output, y) * weight[y]
+
+    def cross_entropies(self, output: Tensor, y: Tensor) -> Tensor:
         """The cross-entropy of every sample: logits [..., n, c], labels [..., n] give [..., n]."""
         if y.is_floating_point():
             return -(y * F.log_softmax(output, -1)).sum(-1)
@@ -48,7 +69,10 @@ class Classification(NetworkTask):
     def output_gradients(self, output: Tensor, y: Tensor) -> Tensor:
         """softmax - 1 at the label."""
         slopes = torch.softmax(output, 1)
-        return slopes.scatter_add_(1, y[:, None], slopes.new_full((), -1).expand_as(y[:, None]))
+        slopes.scatter_add_(1, y[:, None], slopes.new_full((), -1).expand_as(y[:, None]))
+        if self.class_weight is not None:
+            slopes *= self.class_weight.to(output)[y][:, None]
+        return slopes
 
     def mix(self, outputs: Tensor, shares: Tensor) -> Tensor:
         return mix_probabilities(outputs, shares)
@@ -75,7 +99,7 @@ class Classification(NetworkTask):
         label = y.argmax(-1) if y.is_floating_point() else y
         weight = mask.double()
         samples = weight.sum(1, keepdim=True)
-        loss = (self.losses(output, y).double() * weight).sum(1, keepdim=True)
+        loss = (self.cross_entropies(output, y).double() * weight).sum(1, keepdim=True)
         counts = class_counts(output.argmax(-1), label, weight, output.shape[-1])
         return torch.cat([samples, loss, counts], 1)
 

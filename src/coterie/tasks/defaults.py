@@ -65,6 +65,24 @@ def sized_network(network: Any, federation: Federation) -> Any:
     return network.for_samples(rows or int(federation.train.sizes.median()))
 
 
+def weigh_classes(task: Task, federation: Federation, how: str) -> Task:
+    """A classification with `balanced` weights: all classes count the same, and the mean is 1.
+
+    They go by how often clients have each class to train on, summed up; nodes are told by the
+    schema.
+    """
+    if how == "none":
+        return task
+    if not isinstance(task, Classification):
+        raise SettingError(f"`class_weight` must be none where no classes are predicted, got {how}")
+    schema = federation.schema
+    counts = torch.tensor(schema.class_counts if schema is not None else ())
+    if not len(counts):
+        y = federation.train.y
+        counts = y.sum(0) if y.dim() == 2 else y.bincount(minlength=federation.outputs)
+    return task.with_class_weight(counts.sum() / (len(counts) * counts.clamp_min(1)))
+
+
 def density_task(federation: Federation, default: Task) -> Task:
     """The default if it is a density; else that of a linear flow, in the precision of the other."""
     if isinstance(default, Density):

@@ -343,6 +343,15 @@ def test_rows_without_a_label_are_left_out_and_counted(pyarrow):
     assert torch.equal(some.test.y, whole.test.y)
 
 
+def test_whole_labels_with_gaps_are_classes_though_pandas_made_them_real(pyarrow):
+    import pandas
+
+    rows = pandas.DataFrame(whole_labels([0, 1, None, 1, 0, 0, 1, 1] * 5))
+    assert rows["label"].dtype == float
+    with pytest.warns(CoterieWarning, match="5 of 40 rows have no label"):
+        assert Federation.from_table(rows).classes == ("0", "1")
+
+
 def test_a_client_without_labels_is_left_out(pyarrow):
     rows = {"client": [0, 0, 1, 1, 2, 2], "x": range(6), "label": [0, 1, 0, 1, None, None]}
     with pytest.warns(CoterieWarning) as found:

@@ -15,7 +15,7 @@ from coterie.data.tables import quality
 from coterie.data.tables.arrays import Arrays, read_npz
 from coterie.data.tables.client_rows import ClientRows, group_rows, offsets_of
 from coterie.data.tables.columns import LARGEST, Column, as_text, client_column, read_column
-from coterie.data.tables.labels import Labels, read_labels, target_doubts
+from coterie.data.tables.labels import Labels, read_labels, target_doubts, whole_if_gaps
 from coterie.data.tables.read import existing_path, source_name
 from coterie.data.tables.statistics import category_counts, column_moments, total_counts
 from coterie.data.tables.table import Table, is_array_folder
@@ -52,7 +52,9 @@ def describe_table(table: Any, settings: Table, name: str) -> str:
     """The description of an Arrow table."""
     owner = client_column(table, settings.client)
     clients = group_rows(owner)
-    label = read_column(table, settings.label) if settings.has_label(table) else None
+    label = None
+    if settings.has_label(table):
+        label = whole_if_gaps(read_column(table, settings.label))
     unlabelled = []
     if label is not None and bool((gone := label.missing).any()) and not bool(gone.all()):
         unlabelled = [f"{int(gone.sum()):,} of {len(gone):,} rows have no label and are left out"]

@@ -92,6 +92,16 @@ def fit_target(labels: Labels, train: ClientRows) -> TargetScale:
     return TargetScale(told.mean, 1.0 if told.constant else told.deviation)
 
 
+def count_classes(labels: Labels, train: ClientRows) -> tuple[int, ...]:
+    """How often clients have each class to train on, summed up; nothing of a regression."""
+    counts = (
+        np.bincount(labels.values[train.rows], minlength=len(labels.classes))
+        if labels.classes
+        else ()
+    )
+    return tuple(int(count) for count in counts)
+
+
 def check_label(column: Column) -> None:
     """Refuse labels that are missing or not finite."""
     gone = int(column.missing.sum())
@@ -127,6 +137,15 @@ def are_codes(values: NDArray[Any]) -> bool:
         return len(kinds) <= 2 or len(values) >= REPEATS * len(kinds)
     numbered = kinds[0] in (0, 1) and kinds[-1] - kinds[0] == len(kinds) - 1
     return bool(numbered and counts.min() >= CODES)
+
+
+def whole_if_gaps(column: Column) -> Column:
+    """A label as whole numbers if gaps alone made them real, as pandas does to a column."""
+    if column.kind != "number" or not column.missing.any():
+        return column
+    known = column.values[~column.missing]
+    whole = len(known) > 0 and bool((known == np.round(known)).all())
+    return replace(column, kind="whole") if whole else column
 
 
 def target_doubts(column: Column, target: str, rows: NDArray[np.int64]) -> list[str]:

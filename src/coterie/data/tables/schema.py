@@ -12,6 +12,7 @@ run leaves it in its folder, so that rows which come later are read alike:
     classes    what the outputs 0, 1, ... of a model mean; none for a regression
     target     of a regression: a model's output times `scale` plus `centre` is in the label's units
     rows       how many a client trained on, the median: what a network of fitting size goes by
+    class_counts  how often clients had each class to train on, in all
     missing    values that mean missing, besides empty ones
     shape      of one sample
     features   names of the numbers of a sample, in their order
@@ -71,6 +72,7 @@ class Schema:
     target: TargetScale = AS_THEY_ARE
     rows: int = 0  # that a client trains on, the median; 0: not known
     missing: tuple[str, ...] = ()  # values that mean missing
+    class_counts: tuple[int, ...] = ()  # how often clients have each class to train on
 
     @classmethod
     def of_federation(cls, data: Federation) -> Schema:
@@ -102,6 +104,7 @@ class Schema:
                 TargetScale(**raw.get("target", {})),
                 int(raw.get("rows", 0)),
                 tuple(raw.get("missing", ())),
+                tuple(raw.get("class_counts", ())),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(f"the schema is damaged: {error!r}") from error
@@ -118,6 +121,7 @@ class Schema:
             "target": self.target._asdict(),
             "rows": self.rows,
             "missing": list(self.missing),
+            "class_counts": list(self.class_counts),
             "shape": list(self.shape),
             "features": list(self.features),
             "encoders": encoders,

@@ -48,9 +48,11 @@ from coterie.data.tables.labels import (
     AS_THEY_ARE,
     Labels,
     absent_labels,
+    count_classes,
     fit_target,
     read_labels,
     target_doubts,
+    whole_if_gaps,
 )
 from coterie.data.tables.missing import blank_missing
 from coterie.data.tables.quality import numeric_text_problems
@@ -197,7 +199,9 @@ def prepare_table(table: Any, settings: Table, seed: int, name: str) -> Federati
         rows = settings.read_test(table)
         table, tested = append_rows(table, rows, source_name(settings.test)), len(rows)
     clients = group_rows(client_column(table, settings.client))
-    label = read_column(table, settings.label) if settings.has_label(table) else None
+    label = None
+    if settings.has_label(table):
+        label = whole_if_gaps(read_column(table, settings.label))
     if label is not None:
         clients = drop_unlabelled(clients, label)
     clients = drop_small_clients(clients, settings.min_samples)
@@ -224,6 +228,7 @@ def prepare_table(table: Any, settings: Table, seed: int, name: str) -> Federati
         target=target,
         rows=int(np.median(np.diff(split.train.offsets))),
         missing=settings.missing_words,
+        class_counts=count_classes(labels, split.train),
     )
     return encode_split(table, x, split, labels.scaled(target), schema, name)
 
