@@ -107,7 +107,7 @@ def test_three_nodes_that_allow_it_give_the_simulated_run(installed, tmp_path):
     pytest.importorskip("flwr", reason="the extra `flower` is not installed")
     from coterie.flower.permission import load_allowed
     from coterie.flower.server import run_server
-    from tests.flower.fake import FakeGrid, make_app, simulated, thirds
+    from tests.flower.fake import FakeGrid, make_app, metrics_alike, simulated, thirds
 
     words = ["fedem", "dialects", *SMALL]
     app = make_app(*words, out=str(tmp_path / "run"), nodes=3)
@@ -115,7 +115,7 @@ def test_three_nodes_that_allow_it_give_the_simulated_run(installed, tmp_path):
     files = [replace(file, allow=allowed) for file in thirds(tmp_path)]
     run = run_server(FakeGrid(app, files), app.config(), "1")
     expected = simulated(words)
-    assert run.metrics == pytest.approx(expected.metrics, rel=1e-4)
+    assert metrics_alike(run.metrics, expected.metrics, 1e-4)
 
 
 @pytest.mark.skipif(find_spec("ray") is None, reason="the extra `ray` is not installed")

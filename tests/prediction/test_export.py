@@ -16,7 +16,9 @@ import torch
 import coterie
 from coterie.cli.main import main
 from coterie.core.errors import CoterieError, SettingError
+from coterie.networks import Linear
 from coterie.prediction.export import export_run
+from coterie.tasks.defaults import default_task
 from tests.prediction.conftest import trained
 from tests.prediction.test_predictor import METHODS
 
@@ -69,6 +71,25 @@ def test_the_script_says_what_the_run_says(name, kind, tables, newcomers, tmp_pa
         np.testing.assert_allclose(found, expected.probabilities[:, j], atol=1e-6)
     assert [row["prediction"] for row in rows] == expected.values.tolist()
     assert [row["site"] for row in rows] == newcomers[kind].site.tolist()
+
+
+def test_the_script_knows_the_unit_of_features_and_what_means_missing(tables, tmp_path):
+    rows = tables["targets"].drop(columns="day")
+    for i in range(12):  # so alike that all features are divided by a number
+        rows[f"dose {i}"] = rows["dose"] + 0.01 * i * rows["age"].fillna(50)
+    rows = rows.astype({"city": object, "age": object})
+    rows.loc[::7, "city"], rows.loc[::5, "age"] = "?", "-9"
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    columns = {"client": "site", "label": "outcome", "missing": "?,-9"}
+    federation = coterie.Federation.from_table(tmp_path / "rows.csv", **columns)
+    assert federation.schema.encoders[0].unit > 1
+    task = default_task(federation, Linear())
+    run = coterie.simulate(coterie.FedAvg(), federation, task, rounds=3, seed=0)
+    export_run(run.predictor, tmp_path / "out")
+    rows.drop(columns="outcome").to_csv(tmp_path / "new.csv", index=False)
+    expected = run.predictor.predictions(tmp_path / "new.csv")
+    found = [float(row["prediction"]) for row in scored(tmp_path / "out", tmp_path / "new.csv")]
+    np.testing.assert_allclose(found, expected.values, rtol=1e-6)
 
 
 def test_programs_and_weights_are_those_of_the_groups(run, newcomers, tmp_path):

@@ -114,6 +114,8 @@ def client_column(table: Any, name: str) -> Column:
     so are real numbers, which name nobody.
     """
     pyarrow = import_arrow()
+    if table.column_names.count(name) > 1:
+        raise DataError(f"the columns of a table must have different names, got `{name}` twice")
     column = table.column(name)
     if pyarrow.types.is_floating(column.type):
         try:
