@@ -84,7 +84,7 @@ def test_the_loss_of_generator_and_encoder_by_hand():
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_a_clients_round_is_a_plain_loop_of_torch_optim(optimizer, monkeypatch):
     """Two critic steps and one of the others, three times; what was drawn is looked up."""
-    settings = {"lr": 0.01, "optimizer": optimizer, "penalty": 3.0, "class_weight": 2.0}
+    settings = {"lr": 0.01, "optimizer": optimizer, "penalty": 3.0, "category_weight": 2.0}
     algorithm = ClusterGAN(k=2, steps=3, critic_steps=2, batch=4, **settings)
     drawn = []
 

@@ -132,7 +132,8 @@ def test_a_run_that_is_judged_by_auc_has_it_in_every_round():
     task = Classification(torch.nn.Linear(3, 2))
     settings = {"rounds": 2, "metric": "auc", "validation": 0.25}
     run = coterie.simulate(FedAvg(), draw(2), task, **settings)
-    assert run.records[-1]["metrics"]["auc"] == run.metrics["auc"]
+    kept = run.records[run.result["best_round"] - 1]
+    assert kept["metrics"]["auc"] == run.metrics["auc"]
     assert all("validation_auc" in record["metrics"] for record in run.records)
     plain = coterie.simulate(FedAvg(), draw(2), task, rounds=2)
     assert "auc" not in plain.records[-1]["metrics"]

@@ -110,7 +110,7 @@ class Broken(FedAvg):
         object.__setattr__(self, "serving", serving)
 
     def serve(self, state, clients):
-        return Serving(torch.zeros(2, 3), clients.ids, None, **self.serving)
+        return Serving(torch.zeros(2, clients.task.layout.size), clients.ids, None, **self.serving)
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,9 @@ def test_data_of_the_users_own_and_several_of_one_kind(tmp_path):
     )
     table = found.table
     assert table.index.tolist() == [
-        (name, label) for name in ("one", "two") for label in ("ifca k=2", "ifca k=3", "local")
+        (name, label)
+        for name in ("one", "two")
+        for label in ("ifca k=2", "ifca k=3", "local", "constant")
     ]
     assert len(list((tmp_path / "c").rglob("report.html"))) == 6
     again = coterie.compare([IFCA(k=2)], *one, seeds=[4], rounds=1)

@@ -110,7 +110,9 @@ class SmallGrid(FakeGrid):
             second = self.answer(node, message)
             first, other = (decode_packet(each.content).tensors for each in (reply, second))
             assert first.keys() == other.keys()
-            assert all(torch.equal(first[name], other[name]) for name in first)
+            # Small clients have no place on the map: NaN.
+            for field, sent in first.items():
+                torch.testing.assert_close(other[field], sent, rtol=0, atol=0, equal_nan=True)
             second.metadata.__dict__["_reply_to_message_id"] = name
             self.again.append(second)
 

@@ -355,6 +355,8 @@ def test_samples_are_on_a_map_of_their_own(
     browser.run("document.querySelector('#sample_map [data-view=true]').click()")
     assert browser.run(legend) == "true cluster 1true cluster 3"
     shown = "document.querySelector('#sample_map .chart').data[0].text[0]"
-    assert browser.run(shown) == "client 5<br>found cluster 0<br>true cluster 1<br>loss 0.25"
+    assert browser.run(shown) == (
+        "client 5<br>found cluster 0<br>true cluster 1<br>training loss 0.25"
+    )
     assert browser.run("document.querySelectorAll('#map .points path').length") == 80
     assert browser.errors == []

@@ -91,7 +91,7 @@ class ClusterGAN(GradientSettings):
     beta_square: float = setting(0.9, "beta_2 of adam, of their squares", between(0, 1))
     penalty: float = setting(10.0, "weight lambda of the gradient penalty", at_least(0))
     noise_weight: float = setting(10.0, "weight beta_n of the noise that E finds", at_least(0))
-    class_weight: float = setting(10.0, "weight beta_c of the class that E finds", at_least(0))
+    category_weight: float = setting(10.0, "weight beta_c of the class that E finds", at_least(0))
     weighting: str = weighting_setting()
     tries: int = setting(10, "starts of k-means, of which the best is kept", at_least(1))
 
@@ -140,7 +140,7 @@ class ClusterGAN(GradientSettings):
         }
         realism = partial(critic_loss, task=task, penalty=self.penalty)
         deceit = partial(
-            generator_loss, task=task, noise=self.noise_weight, classes=self.class_weight
+            generator_loss, task=task, noise=self.noise_weight, classes=self.category_weight
         )
         critic, others = OptimizerState(), OptimizerState()
         both = task.layout.part("generator") | task.layout.part("encoder")

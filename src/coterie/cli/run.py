@@ -49,6 +49,8 @@ def run_command(options: argparse.Namespace) -> int:
     tune_products()
     plan, path, config = find_plan(options)
     run = plan.run(config)
+    if plan.says:
+        print(f"coterie: {plan.says}", file=sys.stderr)
     if options.shards is not None or options.ray:
         if not isinstance(run, Run):
             raise SettingError("several starts or values run in one process; leave out --shards")
@@ -105,6 +107,4 @@ def find_plan(options: argparse.Namespace) -> tuple[Plan, Path | None, dict[str,
         raise SettingError(f"--out must name a folder, got {str(options.out)!r}")
     spread = options.shards is not None or bool(options.ray)
     plan = make_plan(options.words, alone=spread)
-    if plan.says:
-        print(f"coterie: {plan.says}", file=sys.stderr)
     return plan, options.out, plan.config()

@@ -173,7 +173,7 @@ def compare(
     ...     [coterie.IFCA(k=4), "fedavg"], "rotated-digits", clients=8, rounds=2, seeds=2
     ... )
     >>> found.table.index.tolist(), len(found.runs)
-    (['ifca', 'fedavg'], 4)
+    (['ifca', 'fedavg', 'constant'], 4)
     """
     chosen, sources = label_algorithms(algorithms), label_federations(federations, task)
     check_settings(chosen, sources, settings)

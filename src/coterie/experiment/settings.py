@@ -322,7 +322,9 @@ def convert_setting(setting: Setting, text: str) -> Any:
             raise SettingError(f"`{setting.name}` must be smaller than 2^53, got {text[:30]}")
         return value
     except ValueError:
-        raise SettingError(f"`{setting.name}` must be {kinds[setting.type]}, got {text}") from None
+        raise SettingError(
+            f"`{setting.name}` must be {kinds[setting.type]}, got {text or 'nothing'}"
+        ) from None
 
 
 def make_settings(owner: type, values: Mapping[str, Any]) -> Any:
