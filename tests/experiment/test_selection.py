@@ -47,7 +47,7 @@ def test_a_difference_by_chance_leaves_the_smallest():
     chosen = choose_value(by_chance, SIZES)
     assert (chosen.lowest.value, chosen.candidate.value) == (2, 1)
     assert chosen.reason("k") == (
-        "k=1 is taken: its validation loss, 1, is within one standard error of the lowest, "
+        "k=1 is taken: its validation loss, 1, is within two standard errors of the lowest, "
         "0.975 of k=2"
     )
 

@@ -1,10 +1,12 @@
 """Choosing between values of a setting by what clients hold out, and k by itself (`k=auto`).
 
 The value with the lowest validation loss is not always a better one: with many groups a little is
-gained by chance. Of several k the smallest is taken whose loss is within one standard error of the
-lowest (Breiman, Friedman, Olshen and Stone, 1984: the rule by which trees are pruned). The error is
-that of the difference: clients are compared with themselves, each under both values, so that what
-makes one client harder than another does not count. Where there are no groups, that is k = 1.
+gained by chance. Of several k the smallest is taken whose loss is within two standard errors of
+the lowest, as trees are pruned (Breiman, Friedman, Olshen and Stone, 1984, who take one). The error
+is that of the difference: clients are compared with themselves, each under both values, so that
+what makes one client harder than another does not count. That error is much smaller than the one of
+a loss alone, and the lowest of six losses is low by chance as well: hence two. Where there are no
+groups, k is 1.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from coterie.experiment.settings import AutomaticValues, RunSettings
 # Automatic values of k that begin twice: in a bad start two groups share a model for good, and one
 # more model than there are groups would mend it. Fewer cannot, and more are hardly ever needed.
 STARTED_TWICE = (3, 4, 5)
+NEAR = 2.0  # standard errors within which a loss is as good as the lowest
 
 
 class Candidate(NamedTuple):
@@ -47,7 +50,7 @@ class SelectedValue(NamedTuple):
         if taken.value == lowest.value:
             return f"{said}the lowest"
         least = f"{lowest.loss:.4g} of {name}={lowest.value:g}"
-        return f"{said}within one standard error of the lowest, {least}"
+        return f"{said}within two standard errors of the lowest, {least}"
 
     def result(self, name: str, candidates: Sequence[Candidate]) -> dict[str, Any]:
         """What `result.json` says of it."""
@@ -65,7 +68,7 @@ class SelectedValue(NamedTuple):
 def choose_value(
     candidates: Sequence[Candidate], sizes: Tensor, *, smallest: bool = True
 ) -> SelectedValue:
-    """The value with the lowest loss, or the smallest within one standard error of that.
+    """The value with the lowest loss, or the smallest within two standard errors of that.
 
     `sizes` [m] are how many samples each client holds out.
 
@@ -81,7 +84,7 @@ def choose_value(
     within = [
         each
         for each, error in zip(candidates, errors, strict=True)
-        if each.loss <= lowest.loss + error
+        if each.loss <= lowest.loss + NEAR * error
     ]
     taken = min(within, key=lambda each: each.value) if smallest else lowest
     return SelectedValue(taken, lowest, errors)
