@@ -59,7 +59,7 @@ def test_splits_have_runs_and_folders_of_their_own():
     ]
     crossed = Comparison.parse([*words, "seeds=3"]).jobs(Path("here"))
     assert len({job.folder for job in crossed}) == 6
-    with pytest.raises(SettingError, match="`split_seeds` must be a whole number of at least 1"):
+    with pytest.raises(SettingError, match="`split_seeds` must be a whole number from 1 to 9999"):
         Comparison.parse(["ifca", "rotated-digits", "split_seeds=none"])
 
 
