@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from coterie.core.state import describe_state, rebuild_state, state_tensors
 from coterie.evaluation.scoring import Evaluation
 
 
@@ -74,6 +75,33 @@ class EarlyStopping:
         """Wait anew: a run that came to its end is given more rounds."""
         if self.over:
             self.waited = 0
+
+    def to_checkpoint(
+        self, algorithm: Any, rounds: int
+    ) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """The best round of a run of so many rounds, as tensors and notes; nothing without one."""
+        best = self.best
+        if best is None:
+            return {}, {}
+        tensors = {f"best.{path}": tensor for path, tensor in state_tensors(best.state).items()}
+        tensors |= {"validation.losses": self.losses, "validation.heard": self.heard}
+        notes = {
+            "state": describe_state(best.state, algorithm),
+            "round": best.round,
+            "loss": best.loss,
+            "scored": best.scored,
+            "metrics": best.own_metrics,
+            "waited": self.waited,
+            "rounds": rounds,
+        }
+        return tensors, {"best": notes}
+
+    def restore(self, tensors: dict[str, Tensor], notes: Mapping[str, Any], algorithm: Any) -> None:
+        """Go on from the tensors of a checkpoint, and what it notes of the best round."""
+        state = rebuild_state(notes["state"], tensors, algorithm, "best")
+        told = notes["round"], notes["loss"], notes["scored"], state, notes["metrics"]
+        self.best, self.waited = BestRound(*told), notes["waited"]
+        self.losses, self.heard = tensors["validation.losses"], tensors["validation.heard"]
 
     def _loss(self, validation: Evaluation, sizes: Tensor) -> float | None:
         """The validation loss over all clients, as far as it is known; None if it is not."""

@@ -30,7 +30,7 @@ from coterie.evaluation.evaluator import Evaluator
 from coterie.evaluation.metrics import FIXED_METRICS, OF_PROBABILITIES
 from coterie.evaluation.quality import quality_metrics
 from coterie.experiment.checkpoint import Checkpoint
-from coterie.experiment.early_stopping import BestRound, EarlyStopping
+from coterie.experiment.early_stopping import EarlyStopping
 from coterie.experiment.finetuning import make_fine_tuning
 from coterie.experiment.folder import Record
 from coterie.experiment.health import HealthMonitor
@@ -328,8 +328,8 @@ class Training:
         tensors = {f"state.{path}": tensor for path, tensor in state_tensors(self.state).items()}
         tensors |= self.population.memory.to_tensors()
         tensors["cluster"] = self.cluster
-        stopping, stopping_notes = self.stopping_checkpoint()
-        tensors |= stopping
+        best, best_notes = self.stopping.to_checkpoint(self.algorithm, self.settings.rounds)
+        tensors |= best
         notes = {
             "state": describe_state(self.state, self.algorithm),
             "bytes": [[*key, count] for key, count in self.bytes.parts.items()],
@@ -340,29 +340,9 @@ class Training:
             "collapsed": self.health.collapsed,
             "warnings": self.health.warnings,
             **({} if self.health.finite else {"finite": False}),
-            **stopping_notes,
+            **best_notes,
         }
         return Checkpoint(len(self.records), run, tensors, notes)
-
-    def stopping_checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The best round as tensors and notes; nothing where there is none."""
-        stopping = self.stopping
-        best = stopping.best
-        if best is None:
-            return {}, {}
-        held = state_tensors(best.state)
-        tensors = {f"best.{path}": tensor for path, tensor in held.items()}
-        tensors |= {"validation.losses": stopping.losses, "validation.heard": stopping.heard}
-        notes = {
-            "state": describe_state(best.state, self.algorithm),
-            "round": best.round,
-            "loss": best.loss,
-            "scored": best.scored,
-            "metrics": best.own_metrics,
-            "waited": stopping.waited,
-            "rounds": self.settings.rounds,  # that the run was to have
-        }
-        return tensors, {"best": notes}
 
     def restore(self, checkpoint: Checkpoint, records: list[Record]) -> None:
         """Go on from a checkpoint and the records of the rounds before it."""
@@ -383,19 +363,12 @@ class Training:
         self.population.memory.restore(tensors)
         self.population.go_to(len(records))
         if "best" in notes:
-            self._restore_best(tensors, notes["best"])
+            self.stopping.restore(tensors, notes["best"], self.algorithm)
+            self.population.on_best(notes["best"]["round"])
+            if notes["best"]["rounds"] != self.settings.rounds:
+                self.stopping.go_on()
         if self.over:
             self.keep_best()
-
-    def _restore_best(self, tensors: dict[str, Tensor], notes: dict[str, Any]) -> None:
-        state = rebuild_state(notes["state"], tensors, self.algorithm, "best")
-        parts = notes["round"], notes["loss"], notes["scored"], state, notes["metrics"]
-        stopping = self.stopping
-        stopping.best, stopping.waited = BestRound(*parts), notes["waited"]
-        stopping.losses, stopping.heard = tensors["validation.losses"], tensors["validation.heard"]
-        self.population.on_best(notes["round"])
-        if notes["rounds"] != self.settings.rounds:
-            stopping.go_on()
 
 
 def algorithm_metrics(algorithm: Any, info: Info, metrics: Mapping[str, float]) -> dict[str, float]:
