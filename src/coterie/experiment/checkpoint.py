@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import safetensors.torch
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor
 
 from coterie.core.errors import CheckpointError
@@ -19,7 +19,7 @@ from coterie.core.settings import identifying_settings
 from coterie.core.task import Task
 from coterie.data.federation import Federation, Samples
 from coterie.files import write_atomically
-from coterie.tensors.digest import content_digest
+from coterie.tensors.digest import content_digest, read_tensors
 
 FORMAT = "coterie checkpoint 1"
 
@@ -55,14 +55,8 @@ def load_checkpoint(path: Path, *runs: str) -> Checkpoint:
     A run is known by the first of several fingerprints, and was by the others in earlier versions.
     """
     try:
-        if not path.is_file():  # the reader would wait for a pipe
-            raise OSError("it is not a plain file")
-        with safe_open(path, framework="pt") as file:
-            facts = dict(file.metadata() or {})
-            # Cloned, to lie where a tensor lies that was computed: the last bit of a sum may depend
-            # on how its address is aligned.
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError) as error:
+        tensors, facts = read_tensors(path)
+    except (OSError, ValueError) as error:
         raise CheckpointError(f"the checkpoint {path} is damaged: {error}") from error
     if facts.get("format") != FORMAT:
         raise CheckpointError(f"{path} is not a checkpoint of this version of coterie")

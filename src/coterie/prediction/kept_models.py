@@ -22,12 +22,12 @@ from typing import Any
 
 import safetensors.torch
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor
 
 from coterie.core.errors import CheckpointError
 from coterie.files import write_atomically
-from coterie.tensors.digest import content_digest
+from coterie.tensors.digest import content_digest, read_tensors
 
 MODELS = "models.safetensors"  # in the folder of a run
 KEPT_FORMAT = "coterie models 1"
@@ -85,11 +85,8 @@ def write_models(path: Path, kept: KeptModels) -> None:
 def read_models(path: Path) -> KeptModels:
     """Read a file of models; refuse one that is damaged."""
     try:
-        with safe_open(path, framework="pt") as file:
-            facts = dict(file.metadata() or {})
-            # Cloned, to lie where a tensor lies that was computed.
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError) as error:
+        tensors, facts = read_tensors(path)
+    except (OSError, ValueError) as error:
         raise CheckpointError(f"the models {path} are damaged: {error}") from error
     if facts.get("format") != KEPT_FORMAT:
         raise CheckpointError(f"{path} does not hold models that this version of coterie reads")

@@ -22,7 +22,6 @@ from pathlib import Path
 
 import safetensors.torch
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -31,6 +30,7 @@ from coterie.core.errors import DataError
 from coterie.data.sources.mnist import load_mnist
 from coterie.data.sources.source import Mirror, Source, source_folders
 from coterie.files import write_atomically
+from coterie.tensors.digest import read_tensors
 
 NAME = "mnist-rotnet"
 SIDE = 32  # pixels of an image, with its black margin
@@ -190,11 +190,9 @@ def read_rotnet(path: Path, made_from: str = "") -> RotNet:
     """The network in a file; refuse one that is damaged, or made from something else."""
     network = RotNet()
     try:
-        with safe_open(path, "pt") as file:
-            about: dict[str, str] = file.metadata() or {}
-            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        weights, about = read_tensors(path)
         network.load_state_dict(weights)
-    except (SafetensorError, OSError, RuntimeError) as error:
+    except (OSError, RuntimeError) as error:
         raise DataError(f"{path} is damaged, or holds something else") from error
     if weights_digest(weights) != about.get("sha256"):
         raise DataError(f"{path} is damaged: its checksum is wrong")
