@@ -127,7 +127,15 @@ class Traits:
 
 
 def traits_of(algorithm: object) -> Traits:
-    """The traits that an algorithm declares; those of one that declares none."""
+    """The traits that an algorithm declares; those of one that declares none.
+
+    Of a class whose traits its settings decide, they are those with its defaults.
+    """
+    if isinstance(algorithm, type) and isinstance(getattr(algorithm, "traits", None), property):
+        try:
+            algorithm = algorithm()
+        except TypeError:  # a setting has no default
+            return Traits()
     found: Traits = getattr(algorithm, "traits", Traits())
     return found
 
