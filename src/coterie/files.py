@@ -23,6 +23,7 @@ except ImportError:  # not a POSIX system: folders are not locked
     fcntl = None  # type: ignore[assignment]
 
 SUFFIX = ".tmp"
+SAFETENSORS_UNFINISHED = ".tmp??????"  # what that library writes to before it renames
 OUTCOME_CHECKSUMS = "outcome.crc"
 LOCK = ".lock"  # in a locked folder; holds the number of the process
 
@@ -212,7 +213,8 @@ def file_checksum(path: Path) -> str:
 
 def remove_unfinished(folder: Path, name: str = "") -> None:
     """Remove what a killed process left of files it was writing, or of one with this name."""
-    for unfinished in folder.glob(f".{name}*{SUFFIX}"):
+    ours = folder.glob(f".{name}*{SUFFIX}")
+    for unfinished in (*ours, *(() if name else folder.glob(SAFETENSORS_UNFINISHED))):
         unfinished.unlink(missing_ok=True)
 
 

@@ -74,6 +74,7 @@ def test_a_half_written_line_is_cut_off(digits, tmp_path):
     with open(tmp_path / "r" / "rounds.jsonl", "a") as file:
         file.write('{"round": 3, "sec')
     (tmp_path / "r" / ".checkpoint.safetensors.1.tmp").write_bytes(b"half")
+    (tmp_path / "r" / ".tmp8t33BU").write_bytes(b"half")  # of the library, in the middle of it
     coterie.simulate(IFCA(k=2), *digits, resume=True, **settings)
     lines = (tmp_path / "r" / "rounds.jsonl").read_text().splitlines()
     assert [json.loads(line)["round"] for line in lines] == [1, 2, 3]
