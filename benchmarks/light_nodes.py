@@ -24,11 +24,11 @@ import numpy as np
 from cryptography.hazmat.primitives import serialization
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.supercore.inflatable import inflatable_object, inflatable_utils
-from flwr.supernode.fleet_http_connection import http_request_response
+from flwr.supernode import fleet_http_connection
+
+from coterie.deploy.flwr_internals import HEARTBEAT_SECONDS, IDLE_SLEEP, AdaptiveSleep
 
 RAW_BYTES = "coterie.raw"  # as in coterie/flower/wire.py, which imports PyTorch
-# Seconds between two requests for a message: as the SuperNode of coterie waits.
-PULL_SECONDS, PULL_SECONDS_MAX, PULL_SHARE = 0.1, 3.0, 0.1
 STEP = 1e-4  # by which the "trained" model is moved
 
 
@@ -74,19 +74,18 @@ class LightNode:
             Path(self.spec["keys"][self.number]).read_bytes(), None
         )
         certificate = Path(self.spec["ca"]).read_bytes()
-        with http_request_response(
+        with fleet_http_connection.http_request_response(
             self.spec["superlink"], False, certificate, (private, private.public_key())
         ) as (_, receive, send, _run, _fab, pull, push, confirm):
-            busy_at = time.monotonic()
+            wait = AdaptiveSleep()  # as the SuperNode of coterie waits
             while not stop.is_set():
                 # A run that has ended takes its messages with it.
                 with contextlib.suppress(Exception):
                     if (found := receive()) is None:
-                        idle = PULL_SHARE * (time.monotonic() - busy_at)
-                        stop.wait(min(max(idle, PULL_SECONDS), PULL_SECONDS_MAX))
+                        wait.sleep(IDLE_SLEEP)
                     else:
+                        wait.sleep(0)
                         self.answer(*found, send, pull, push, confirm)
-                        busy_at = time.monotonic()
 
     def answer(self, message, tree, send, pull, push, confirm) -> None:
         run, began = message.metadata.run_id, time.monotonic()
@@ -109,6 +108,7 @@ class LightNode:
 
 def main(spec: dict) -> None:
     logging.disable(logging.INFO)
+    fleet_http_connection.HEARTBEAT_DEFAULT_INTERVAL = HEARTBEAT_SECONDS
     inflatable_utils.pull_objects.__kwdefaults__.update(initial_backoff=0.05, backoff_cap=2.0)
     stop = threading.Event()
     nodes = [LightNode(spec, number) for number in range(len(spec["keys"]))]
