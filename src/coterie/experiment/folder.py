@@ -57,7 +57,10 @@ OUTCOME = (
     *("result.json", "quality.json", "clients.json", "pictures.json", "samples.json"),
     "report.html",
 )
-ON_THE_WAY = ("rounds.jsonl", "rounds.crc", "copies.jsonl", "copies.crc", "map.npz")
+ON_THE_WAY = (
+    *("rounds.jsonl", "rounds.crc"),
+    *("copies.jsonl", "copies.crc", "copies.jsonl.gz", "map.npz"),
+)
 
 Record = dict[str, Any]  # what a round leaves, one line of rounds.jsonl
 

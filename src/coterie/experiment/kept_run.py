@@ -106,12 +106,12 @@ def sample_facts(run: Run) -> dict[str, Any]:
 def named_network(run: Run) -> dict[str, Any]:
     """The network of a run by its name and settings; where it has none, any will do."""
     known = run.config.get("settings", {})
+    record = describe_task(run.task, known)["network"]
+    if record is not None and "name" in record:  # of a grid, that of this copy
+        return {"name": record["name"], "settings": record["settings"]}
     if known.get("network"):
         names = setting_names(resolve("network", known["network"]))
         return {"name": known["network"], "settings": {name: known[name] for name in names}}
-    record = describe_task(run.task, known)["network"]
-    if record is not None and "name" in record:
-        return {"name": record["name"], "settings": record["settings"]}
     return {"name": "linear", "settings": {}}
 
 
