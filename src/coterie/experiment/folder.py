@@ -61,7 +61,10 @@ OUTCOME = (
     "report.html",
 )
 CHECKED = ("config.json", "schema.json", "map.npz", *OUTCOME[:-1])
-ON_THE_WAY = ("rounds.jsonl", "rounds.crc", "copies.jsonl", "copies.crc", "map.npz")
+ON_THE_WAY = (
+    *("rounds.jsonl", "rounds.crc"),
+    *("copies.jsonl", "copies.crc", "copies.jsonl.gz", "map.npz"),
+)
 
 Record = dict[str, Any]  # what a round leaves, one line of rounds.jsonl
 
