@@ -5,8 +5,10 @@ import torch
 from torch import nn
 
 from coterie import Regression
-from coterie.core.algorithm import Start
+from coterie.core.algorithm import Start, Traits, traits_of
 from coterie.core.errors import SettingError
+from coterie.registry import resolve
+from coterie.shelves import ALGORITHMS
 
 
 class Sampler:
@@ -104,3 +106,23 @@ def test_the_server_draws_by_seed_and_purpose_before_the_first_round():
         start_with(linear()).generator("a"),
     ):
         assert not torch.equal(torch.rand(3, generator=other), drawn)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_class_has_the_traits_of_its_instances_by_default(name):
+    kind = resolve("algorithm", name)
+    assert isinstance(traits_of(kind), Traits)
+    assert traits_of(kind) == traits_of(kind())
+
+
+def test_a_class_whose_traits_cannot_be_known_without_settings_declares_none():
+    class Chosen:
+        def __init__(self, needed):
+            self.needed = needed
+
+        @property
+        def traits(self):
+            return Traits(clusters=self.needed)
+
+    assert traits_of(Chosen) == Traits()
+    assert traits_of(Chosen("p")).clusters == "p"
