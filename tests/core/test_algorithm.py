@@ -7,6 +7,8 @@ from torch import nn
 from coterie import Regression
 from coterie.core.algorithm import Start, Traits, traits_of
 from coterie.core.errors import SettingError
+from coterie.registry import resolve
+from coterie.shelves import ALGORITHMS
 
 
 class Sampler:
@@ -119,3 +121,23 @@ def test_traits_that_settings_decide_are_those_of_the_defaults_where_a_class_is_
     assert traits_of(BySetting) == Traits(clusters="k", averages=False)
     assert traits_of(BySetting(3)) == Traits(clusters="k", averages=True)
     assert traits_of(object) == Traits()
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_class_has_the_traits_of_its_instances_by_default(name):
+    kind = resolve("algorithm", name)
+    assert isinstance(traits_of(kind), Traits)
+    assert traits_of(kind) == traits_of(kind())
+
+
+def test_a_class_whose_traits_cannot_be_known_without_settings_declares_none():
+    class Chosen:
+        def __init__(self, needed):
+            self.needed = needed
+
+        @property
+        def traits(self):
+            return Traits(clusters=self.needed)
+
+    assert traits_of(Chosen) == Traits()
+    assert traits_of(Chosen("p")).clusters == "p"

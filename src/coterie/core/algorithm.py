@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -132,15 +132,15 @@ class Traits:
 def traits_of(algorithm: object) -> Traits:
     """The traits that an algorithm declares; those of one that declares none.
 
-    Of a class whose traits its settings decide, they are those with its defaults.
+    Of a class whose traits depend on settings they are those by default.
     """
-    if isinstance(algorithm, type) and isinstance(getattr(algorithm, "traits", None), property):
-        try:
-            algorithm = algorithm()
-        except TypeError:  # a setting has no default
-            return Traits()
-    found: Traits = getattr(algorithm, "traits", Traits())
-    return found
+    found = getattr(algorithm, "traits", Traits())
+    if isinstance(found, Traits) or not isinstance(algorithm, type):
+        return cast(Traits, found)
+    try:
+        return traits_of(algorithm())
+    except TypeError:  # a setting without a default
+        return Traits()
 
 
 class Info(NamedTuple):
