@@ -32,7 +32,9 @@ def add_deploy(commands: Any) -> None:
     check = add(deploy_check, "say whether a node's data fit an app")
     check.add_argument("node", type=Path, metavar="NODE.toml")
     check.add_argument("--app", type=Path, required=True, metavar="DIR")
-    memory = add(deploy_memory, "what a node's clients keep of runs: list it, remove it, take it over")
+    memory = add(
+        deploy_memory, "what a node's clients keep of runs: list it, remove it, take it over"
+    )
     memory.add_argument("node", type=Path, metavar="NODE.toml")
     either = memory.add_mutually_exclusive_group()
     either.add_argument("--remove", metavar="RUN", help="forget what is kept of this run")

@@ -176,7 +176,9 @@ def take_over(memory: Path, predecessor: Path) -> list[KeptRun]:
                 remove_run(here)
             new.rename(memory / kept.path.name)
     except OSError as error:
-        raise DataError(f"what {predecessor} keeps cannot be copied to {memory}: {error}") from error
+        raise DataError(
+            f"what {predecessor} keeps cannot be copied to {memory}: {error}"
+        ) from error
     finally:
         for _, new in ready:
             shutil.rmtree(new, ignore_errors=True)

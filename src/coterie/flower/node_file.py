@@ -28,7 +28,11 @@ NOT_ACCEPTED = "the settings of this run are not those that the operator of this
 UNUSABLE = "the settings of this run cannot be used on this node"
 UNFIT = "the data of this node do not fit the app"
 FAILED = "the step could not be carried out"
-TOLD = BadPacket, NotAllowed, MemoryRefusal  # errors about what a server sent, in words that hold nothing else
+TOLD = (
+    BadPacket,
+    NotAllowed,
+    MemoryRefusal,
+)  # errors about what a server sent, in words that hold nothing else
 LEAST = {"smallest_client": 1, "largest_model": 1, "longest_step": 1, "map_samples": 0}
 MOST = 10**12
 
@@ -45,7 +49,9 @@ class NodeFile:
     app: str = ""  # the folder of the app that it accepts, no setting changed; empty: any
     # of its table the columns that an app may use, as in columns = ["age", "outcome"]; empty: all
     columns: frozenset[str] = frozenset()
-    client: str = ""  # the only column of its table that may name clients; empty: any that it offers
+    client: str = (
+        ""  # the only column of its table that may name clients; empty: any that it offers
+    )
     smallest_client: int = 10  # training samples that a client must have to take part
     largest_model: int = 10**8  # numbers that a model may have
     longest_step: int = 3600  # seconds that an answer may take
