@@ -22,7 +22,7 @@ from tests.faults.command import Ended
 
 # Last are those that start threads in this process, after which it should fork no more.
 CASES = {
-    "kills": 300,
+    "kills": 200,  # with one to three kills each
     "disks": 60,
     "shared": 40,
     "folders": 1000,
