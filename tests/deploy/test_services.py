@@ -1,5 +1,6 @@
 """A server and nodes on machines of their own: who is let in, and how they end."""
 
+import re
 import socket
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import pytest
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
 from coterie.core.errors import SettingError
+from coterie.deploy import services
 from coterie.deploy.flwr_internals import ControlClient
 from coterie.deploy.keys import make_authority
 from coterie.deploy.processes import find_marked, free_ports
@@ -70,6 +72,28 @@ def test_a_node_that_is_told_to_stop_stops_whole_and_without_complaint(place):
         program.terminate()
         assert program.stdout.read() == "node one was stopped\n"
     assert program.returncode == 0
+    assert place.nothing_is_left()
+
+
+# A worker that answers its SuperNode a few times and then no more, although it runs.
+HANGS = """
+import sys, time
+from pathlib import Path
+for _ in range(4):
+    Path(sys.argv[4]).touch()
+    time.sleep(1)
+time.sleep(600)
+"""
+
+
+@linux
+def test_a_node_whose_processes_do_not_answer_each_other_ends_whole(place, monkeypatch, capfd):
+    monkeypatch.setattr(services, "SILENT_SECONDS", 2.0)
+    code = run_node(
+        place.nodes[0], "127.0.0.1:1", None, None, show=place.said.append, worker=python(HANGS)
+    )
+    assert code == 1
+    assert re.search("of node one are ended: .* not answered each other for [23] s", place.said[-1])
     assert place.nothing_is_left()
 
 

@@ -8,7 +8,6 @@ says what breaks without it. A new version of Flower is a matter of this file an
     ControlClient        registers nodes, starts runs and asks for their status
     build_bundle         makes the file in which Flower sends an app
     answer_messages      answers the messages of a SuperNode, all in one process
-    run_supernode        runs Flower's SuperNode with shorter waits
     deactivate_node      tells the SuperLink that a SuperNode is gone
     shorten_fetch_waits  fetches parts of messages as soon as they have arrived
 
@@ -20,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import signal
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -42,12 +42,8 @@ ENVIRONMENT = {
 FETCH_SECONDS, FETCH_SECONDS_MAX = 0.05, 2.0  # wait for a part of a message, doubled each time
 ACQUIRE_TASK = "/flwr.proto.Runtime/AcquireTask"
 ACQUIRE_SECONDS = 0.05  # between two requests for work
+TASK_HEARTBEAT_SECONDS = 10.0  # makes one every 4 s
 RECONNECT_SECONDS = 0.5  # between two requests while the SuperNode does not answer
-HEARTBEAT_SECONDS = 10.0  # the least that a SuperLink accepts
-IDLE_SLEEP = 3  # what Flower's SuperNode sleeps when there was no message
-PULL_SECONDS, PULL_SECONDS_MAX = 0.1, 3.0  # what ours sleeps instead
-PULL_SHARE = 0.1  # of the time since the last message
-REPLY_SECONDS = 0.02  # between two looks for the worker's reply
 
 log = logging.getLogger("coterie.node")
 
@@ -193,26 +189,33 @@ def answer_messages(handle: Handle, supernode: str, secret: bytes, ready: Path) 
     ready      file that is made before the first request
 
     An exception of `handle` becomes an error reply, as Flower's own ClientApp process sends it. A
-    SuperNode that does not answer (yet, or any more) is asked again. CoterieError if it refuses us,
-    or if a reply could not be sent: it waits for that reply until it is started again.
+    SuperNode that does not answer (yet, or any more) is asked again. A message that cannot be
+    fetched, or whose reply cannot be sent, is dropped: its run is over, or the SuperNode replies
+    in our place. CoterieError if the SuperNode refuses us, or if a run ends while its step is
+    computed: nothing else would stop that.
+
+    `ready` is touched whenever the SuperNode has answered us: who watches it sees that both live.
     """
     need_flower()
+    from flwr.supercore import heartbeat
     from flwr.supercore.interceptors import SuperExecAuthHttpInterceptor
     from flwr.supercore.runtime import RuntimeHttpClient
 
     protected = frozenset({ACQUIRE_TASK})
     signature = SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=protected)
     shorten_fetch_waits()
+    heartbeat.HEARTBEAT_DEFAULT_INTERVAL = TASK_HEARTBEAT_SECONDS
     client = open_connection(RuntimeHttpClient, supernode, None, "SuperExec", signature)
     with contextlib.closing(client):
         ready.touch()
         while True:
-            token = wait_for_task(client, supernode)
+            token = wait_for_task(client, supernode, ready)
             try:
-                answer_message(handle, supernode, token)
+                answer_message(handle, supernode, token, ready)
+            except CoterieError:
+                raise
             except Exception as error:
-                reason = f"{type(error).__name__}: {error}"
-                raise CoterieError(f"a message could not be answered: {reason}") from error
+                log.warning("a message is dropped: %s: %s", type(error).__name__, error)
 
 
 def error_text(error: Exception) -> str:
@@ -224,7 +227,7 @@ def error_text(error: Exception) -> str:
     return str(error) if isinstance(error, CoterieError) else f"{type(error).__name__}: {error}"
 
 
-def wait_for_task(client: Any, supernode: str) -> str:
+def wait_for_task(client: Any, supernode: str, ready: Path) -> str:
     """Wait until a SuperNode has a task for us; the token that gives access to it."""
     import httpx
     from flwr.proto.runtime_pb2 import AcquireTaskRequest
@@ -240,86 +243,87 @@ def wait_for_task(client: Any, supernode: str) -> str:
             raise CoterieError(
                 f"the SuperNode {supernode} does not let us work: {error.response.text}"
             ) from error
+        ready.touch()
         if found.HasField("task") and found.token:
             return str(found.token)
         time.sleep(ACQUIRE_SECONDS)
 
 
-def answer_message(handle: Handle, supernode: str, token: str) -> None:
+def answer_message(handle: Handle, supernode: str, token: str, ready: Path) -> None:
     """Fetch the message of one task from a SuperNode and send it the reply."""
     from flwr.app import Error, Message
     from flwr.common.constant import ErrorCode, SubStatus
-    from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
+    from flwr.supercore.heartbeat import HeartbeatSender
     from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor
     from flwr.supercore.runtime import RuntimeHttpClient
     from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
     access = RuntimeTokenHttpInterceptor(token)
     client = open_connection(RuntimeHttpClient, supernode, None, "flwr-clientapp", access)
-    heartbeats = HeartbeatSender(make_task_heartbeat_fn_http(client))
+    task = TaskPulse(client, ready)
+    heartbeats = HeartbeatSender(task.beat)
     heartbeats.start()  # the SuperNode gives up a task without heartbeats
+    context, ending, details = None, SubStatus.FAILED, "not answered"
     try:
         message, context, _, _ = pull_task_input(client)
         try:
-            reply = handle(message, context)
-            ending, details = SubStatus.COMPLETED, ""
+            with task.computing():
+                reply = handle(message, context)
+            result, told = SubStatus.COMPLETED, ""
         except Exception as error:
-            ending, details = SubStatus.FAILED, error_text(error)
+            result, told = SubStatus.FAILED, error_text(error)
             log.exception("the client step failed")
             code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
-            reply = Message(Error(code=code, reason=details), reply_to=message)
+            reply = Message(Error(code=code, reason=told), reply_to=message)
         push_message(client, reply, context)
-        heartbeats.stop()  # a heartbeat after the end of the task would end this process
-        push_task_output(client, context, ending, details)
+        ending, details = result, told
+    except KeyboardInterrupt:
+        if task.over:
+            raise CoterieError("a run ended while a step of it was computed") from None
+        raise
     finally:
         if heartbeats.is_running:
             heartbeats.stop()
+        push_task_output(client, context, ending, details)
         client.close()
 
 
-class AdaptiveSleep:
-    """Replaces the module `time` in the loop of Flower's SuperNode, which only calls `sleep`."""
+class TaskPulse:
+    """The heartbeats of a worker's task, and what becomes of it when the SuperNode has dropped it.
 
-    def __init__(self) -> None:
-        self.busy_at = time.monotonic()  # when there was last something to do
-
-    def sleep(self, seconds: float) -> None:
-        """Sleep for a time of our own; `seconds`, which is Flower's, tells what it waits for."""
-        now = time.monotonic()
-        if seconds < IDLE_SLEEP:
-            self.busy_at = now
-            time.sleep(REPLY_SECONDS)
-        else:
-            idle = PULL_SHARE * (now - self.busy_at)
-            time.sleep(min(max(idle, PULL_SECONDS), PULL_SECONDS_MAX))
-
-
-def run_supernode() -> None:
-    """Run Flower's SuperNode, with the options of this process, until it is told to stop.
-
-    Three waits are fixed in Flower, and we change them for this process:
-
-    - A SuperNode promises a heartbeat every 30 s and counts as alive until it has missed two: for
-      up to a minute the server waits for the replies of one that died, and does not let it in
-      again, since its key is in use. Ours promises one every 10 s, which makes that 20 s.
-    - Where there was no message, it asks again after 3 s, and rounds are no shorter. Ours asks
-      sooner while messages come, and less and less often while none do.
-    - It looks for the worker's reply every 0.5 s. That costs little, so ours looks more often.
+    over  whether the SuperNode has said so
     """
-    need_flower()
-    from flwr.supercore import heartbeat
-    from flwr.supernode import fleet_http_connection, start_client_internal
-    from flwr.supernode.cli import flower_supernode
 
-    for module, name, value in (
-        (heartbeat, "HEARTBEAT_DEFAULT_INTERVAL", HEARTBEAT_SECONDS),
-        (fleet_http_connection, "HEARTBEAT_DEFAULT_INTERVAL", HEARTBEAT_SECONDS),
-        (start_client_internal, "time", AdaptiveSleep()),
-    ):
-        assert hasattr(module, name), f"this Flower has no {module.__name__}.{name}"
-        setattr(module, name, value)
-    shorten_fetch_waits()
-    flower_supernode()
+    def __init__(self, client: Any, ready: Path) -> None:
+        self.client, self.ready = client, ready
+        self.over = False
+        self.busy = False
+
+    def beat(self) -> bool:
+        """Tell the SuperNode that we live; False if it does not answer."""
+        import httpx
+        from flwr.proto.runtime_pb2 import SendTaskHeartbeatRequest
+
+        try:
+            alive = self.client.SendTaskHeartbeat(SendTaskHeartbeatRequest()).success
+        except httpx.TransportError:
+            return False
+        except httpx.HTTPStatusError:  # without its task the worker is not let in
+            alive = False
+        self.ready.touch()
+        if not alive and self.busy and not self.over:
+            self.over = True
+            signal.raise_signal(signal.SIGINT)
+        return True
+
+    @contextlib.contextmanager
+    def computing(self) -> Iterator[None]:
+        """Inside, the end of the task interrupts us: the node is then started again."""
+        self.busy = True
+        try:
+            yield
+        finally:
+            self.busy = False
 
 
 def deactivate_node(superlink: str, ca: Path, key: Path, node: int) -> None:

@@ -28,8 +28,10 @@ from coterie.deploy.flwr_internals import ControlClient, need_flower
 from coterie.deploy.keys import Authority, write_secret
 from coterie.deploy.processes import (
     HOST,
+    START_SECONDS,
     Child,
     Processes,
+    Pulse,
     free_ports,
     ignore_signals,
     is_listening,
@@ -42,6 +44,7 @@ WORKER = (sys.executable, "-P", "-m", "coterie.deploy.worker")
 SUPERNODE = (sys.executable, "-P", "-m", "coterie.deploy.supernode")
 GATE = (sys.executable, "-P", "-m", "coterie.deploy.gate")
 POLL_SECONDS = 0.2  # between two looks at our processes
+SILENT_SECONDS = 15.0  # after which processes that do not answer each other are started again
 NODES_SECONDS = 2.0  # between two looks for the keys of new nodes
 
 Show = Callable[[str], None]  # one line for the user
@@ -65,7 +68,9 @@ def run_node(
     key        the node's private key; None: without authentication
     worker     command of the worker, as `node_commands` has it
 
-    The output of the processes goes to standard error. If one of them ends, the other is ended.
+    The output of the processes goes to standard error. If one of them ends, the other is ended, and
+    so are both if they have not answered each other for a while: a process that hangs takes part in
+    nothing, and whoever started us starts both again.
     """
     need_flower()
     for path in filter(None, (node, ca, key)):
@@ -79,7 +84,10 @@ def run_node(
             commands.wait_for_worker(running)
             supernode = processes.start("supernode", commands.supernode)
             show(f"node {node.stem}: asking {superlink} for work")
-            return wait_for_end([running, supernode], POLL_SECONDS, show, f" of node {node.stem}")
+            pulse, owner = NodePulse(commands.ready), f" of node {node.stem}"
+            return wait_for_end(
+                [running, supernode], POLL_SECONDS, show, owner, pulse.look, pulse.hangs
+            )
     show(f"node {node.stem} was stopped")
     return 0
 
@@ -145,18 +153,46 @@ def wait_for_end(
     show: Show,
     owner: str = "",
     meanwhile: Callable[[], object] = lambda: None,
+    hangs: Callable[[], str] = lambda: "",
 ) -> int:
     """Wait until one of the processes ends and say how; 1, which is then our exit code.
 
-    `meanwhile` is called each time that we look at them, every so many `seconds`.
+    `meanwhile` is called each time that we look at them, every so many `seconds`; `hangs` says what
+    is wrong with them although they run, if anything.
     """
     while all(child.alive for child in children):
         meanwhile()
+        if why := hangs():
+            show(f"the processes{owner} are ended: {why}")
+            return 1
         time.sleep(seconds)
     for child in children:
         if not child.alive:
             show(f"the {child.name}{owner} {child.ending}")
     return 1
+
+
+class NodePulse:
+    """Whether the two processes of a node answer each other; made when the SuperNode is started.
+
+    The worker touches the file when its SuperNode has answered it. It may take a while until that
+    happens for the first time, and then no long silence is normal, also not while it computes.
+    """
+
+    def __init__(self, ready: Path) -> None:
+        self.pulse = Pulse(ready)
+        self.before = self.pulse.seen
+
+    def look(self) -> None:
+        """Look at the file; to be called often."""
+        self.pulse.look()
+
+    def hangs(self) -> str:
+        """That they do not answer each other, or nothing if they do."""
+        begun = self.pulse.seen != self.before
+        if self.pulse.silence < (SILENT_SECONDS if begun else START_SECONDS):
+            return ""
+        return f"worker and SuperNode have not answered each other for {self.pulse.silence:.0f} s"
 
 
 def register_new_keys(control: ControlClient, nodes: Path, seen: set[Path], show: Show) -> None:
