@@ -31,7 +31,8 @@ LAYERS = {
 LAYERS["prediction"] = {*LAYERS}
 LAYERS["experiment"] = {*LAYERS}
 # What touches Flower's undocumented parts is used by the adapter and by the processes around it.
-LAYERS["deploy/flwr_internals"] = {"core"}
+LAYERS["deploy/steady_clock"] = set()
+LAYERS["deploy/flwr_internals"] = {"core", "deploy/steady_clock"}
 LAYERS["flower"] = {*LAYERS}
 LAYERS["deploy"] = {*LAYERS}
 LAYERS["estimators"] = {*LAYERS} - {"flower", "deploy"}

@@ -23,13 +23,13 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 import httpx
 
 from coterie.core.errors import CoterieError, SettingError
-from coterie.deploy import flwr_internals, flwr_supernode
+from coterie.deploy import flwr_internals, flwr_supernode, flwr_worker
 from coterie.deploy.flwr_internals import (
     ControlClient,
-    answer_messages,
     build_bundle,
     deactivate_node,
 )
+from coterie.deploy.flwr_worker import answer_messages
 from coterie.deploy.keys import make_authority, make_node_key
 from coterie.deploy.processes import free_ports
 from coterie.deploy.services import node_commands
@@ -87,7 +87,7 @@ def imported_symbols(path):
 
 
 def test_only_one_file_touches_what_is_not_documented_and_each_symbol_has_a_contract():
-    internals = [Path(module.__file__) for module in (flwr_internals, flwr_supernode)]
+    internals = [Path(module.__file__) for module in (flwr_internals, flwr_supernode, flwr_worker)]
     for path in internals[0].parents[1].rglob("*.py"):
         if path not in internals:
             assert not imported_symbols(path), path
@@ -118,7 +118,7 @@ def test_without_it_nobody_sees_that_a_run_has_ended(symbol):
 @contract("flwr.common.constant.SubStatus")
 def test_without_it_success_and_failure_look_alike(symbol):
     """The SuperLink says so of a run, and a worker of a task."""
-    assert (symbol.COMPLETED, symbol.FAILED) == ("completed", "failed")
+    assert (symbol.COMPLETED, symbol.FAILED, symbol.STOPPED) == ("completed", "failed", "stopped")
 
 
 @contract("flwr.common.serde.fab_to_proto")
@@ -153,6 +153,12 @@ def test_without_it_no_run_can_be_started(symbol):
     assert {"fab", "override_config"} <= set(symbol.DESCRIPTOR.fields_by_name)
 
 
+@contract("flwr.proto.control_pb2.StopRunRequest")
+def test_without_it_nodes_wait_for_a_run_whose_server_was_killed(symbol):
+    """Sent for a run whose ServerApp has ended without a word."""
+    assert symbol(run_id=1).run_id == 1
+
+
 @contract("flwr.proto.fleet_pb2.DeactivateNodeRequest")
 def test_without_it_the_server_waits_for_nodes_that_were_killed(symbol):
     """Sent for a SuperNode that could not sign off itself."""
@@ -174,8 +180,15 @@ def test_without_it_a_task_has_no_heartbeat(symbol):
 @contract("flwr.supercore.control.ControlHttpClient")
 def test_without_it_we_cannot_talk_to_a_superlink(symbol):
     """Registers nodes, starts runs and lists them."""
-    assert {"RegisterNode", "StartRun", "ListRuns", "close"} <= set(dir(symbol))
+    assert {"RegisterNode", "StartRun", "StopRun", "ListRuns", "close"} <= set(dir(symbol))
     check_address(symbol)
+
+
+@contract("flwr.supercore.date")
+def test_without_it_a_step_of_the_clock_ends_a_run(symbol):
+    """All of Flower asks this for the time; it asks the module `datetime`, which we replace."""
+    source = inspect.getsource(symbol.now)
+    assert "datetime.datetime.now(tz=datetime.UTC)" in source
 
 
 @contract("flwr.supercore.fab.Fab")
@@ -221,7 +234,7 @@ def test_without_it_servers_do_not_know_our_version(symbol):
 def test_without_it_everybody_on_the_machine_could_take_a_nodes_messages(symbol):
     """Signs the request for work with the secret that worker and SuperNode share."""
     signer = symbol(
-        master_secret=b"secret", protected_methods=frozenset({flwr_internals.ACQUIRE_TASK})
+        master_secret=b"secret", protected_methods=frozenset({flwr_worker.ACQUIRE_TASK})
     )
     assert {"intercept"} <= set(dir(signer))
 
@@ -246,6 +259,12 @@ def test_without_it_a_worker_cannot_talk_to_its_supernode(symbol):
     """Asks for work, fetches messages and sends replies."""
     assert {"AcquireTask", "close"} <= set(dir(symbol))
     check_address(symbol)
+
+
+@contract("flwr.superlink.cli.flower_superlink")
+def test_without_it_there_is_no_superlink_with_a_steady_clock(symbol):
+    """What `flower-superlink` runs; we call it after the clock is replaced."""
+    assert not parameters(symbol)
 
 
 @contract("flwr.supernode.cli.flower_supernode")

@@ -1,13 +1,15 @@
 """All that we use of Flower's insides, which Flower does not document and may change.
 
 `flwr.app`, `flwr.clientapp` and `flwr.serverapp` are documented and imported wherever they are
-needed. Everything else of Flower is imported here and nowhere else, inside the function that needs
-it, since Flower is an extra. tests/deploy/test_flwr_internals.py has one test for each symbol that
-says what breaks without it. A new version of Flower is a matter of this file and that one.
+needed. Everything else of Flower is imported here, in flwr_worker.py and in flwr_supernode.py, and
+nowhere else, inside the function that needs it, since Flower is an extra.
+tests/deploy/test_flwr_internals.py has one test for each symbol that says what breaks without it. A
+new version of Flower is a matter of these files and that one.
 
     ControlClient        registers nodes, starts runs and asks for their status
     build_bundle         makes the file in which Flower sends an app
-    answer_messages      answers the messages of a SuperNode, all in one process
+    keep_steady_time     lets Flower read a clock that steps do not move
+    run_superlink_process  runs Flower's SuperLink with it
     deactivate_node      tells the SuperLink that a SuperNode is gone
     shorten_fetch_waits  fetches parts of messages as soon as they have arrived
 
@@ -17,19 +19,17 @@ What it buys: a round of 1.5 s in place of 6.2 s, and no process for every messa
 from __future__ import annotations
 
 import contextlib
+import datetime
 import hashlib
-import logging
-import signal
-import time
+import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from types import SimpleNamespace
+from typing import Any, NamedTuple, Self
 
 from coterie.core.errors import CoterieError, SettingError
-
-if TYPE_CHECKING:
-    from flwr.app import Context, Message
+from coterie.deploy.steady_clock import SteadyClock
 
 FLEET_PATH = "/v1/fleet/"  # where a SuperLink answers its nodes
 # Settings of Flower's processes, unless the user has set them: no telemetry, no search for updates,
@@ -40,14 +40,6 @@ ENVIRONMENT = {
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
 }
 FETCH_SECONDS, FETCH_SECONDS_MAX = 0.05, 2.0  # wait for a part of a message, doubled each time
-ACQUIRE_TASK = "/flwr.proto.Runtime/AcquireTask"
-ACQUIRE_SECONDS = 0.05  # between two requests for work
-TASK_HEARTBEAT_SECONDS = 10.0  # makes one every 4 s
-RECONNECT_SECONDS = 0.5  # between two requests while the SuperNode does not answer
-
-log = logging.getLogger("coterie.node")
-
-Handle = Callable[["Message", "Context"], "Message"]
 
 
 def need_flower() -> None:
@@ -68,6 +60,7 @@ class RunStatus(NamedTuple):
     finished: bool
     completed: bool  # finished without an error
     text: str  # as in "running" or "failed"
+    stopped: bool  # finished because somebody asked for it
     details: str  # the reason, where it failed
 
 
@@ -142,8 +135,16 @@ class ControlClient:
             found.status == Status.FINISHED,
             found.sub_status == SubStatus.COMPLETED,
             found.sub_status or found.status,
+            found.sub_status == SubStatus.STOPPED,
             found.details.removeprefix("ServerApp failed with exception: "),
         )
+
+    def stop_run(self, run: int) -> None:
+        """Let a run end, as `flwr stop` does: nodes drop its messages."""
+        from flwr.proto.control_pb2 import StopRunRequest
+
+        with self.explain_errors("stop the run"):
+            self.client.StopRun(StopRunRequest(run_id=run))
 
     @contextlib.contextmanager
     def explain_errors(self, action: str) -> Iterator[None]:
@@ -172,158 +173,6 @@ def build_bundle(app: Path) -> bytes:
             return build_fab_from_disk(app)
         except (ValueError, OSError) as error:
             raise SettingError(f"{app} is not an app that Flower can take: {error}") from error
-
-
-def answer_messages(handle: Handle, supernode: str, secret: bytes, ready: Path) -> None:
-    """Ask a SuperNode for messages and answer them one after another, until the process is ended.
-
-    Flower starts a new process for every message: it imports Flower (2 s of a core), unpacks the
-    app that came with the run, and runs that app's ClientApp. A SuperNode with `--isolation
-    process` leaves this to another process. Ours stays, so that nothing is imported twice, and runs
-    the code that is *installed on the node*, never code that came over the network.
-
-    handle     a ClientApp, or any function of (message, context) that returns the reply
-    supernode  host:port on this machine
-    secret     content of the SuperNode's `--superexec-auth-secret-file`. Without it, whoever can
-               connect to the SuperNode's port could take its messages
-    ready      file that is made before the first request
-
-    An exception of `handle` becomes an error reply, as Flower's own ClientApp process sends it. A
-    SuperNode that does not answer (yet, or any more) is asked again. A message that cannot be
-    fetched, or whose reply cannot be sent, is dropped: its run is over, or the SuperNode replies
-    in our place. CoterieError if the SuperNode refuses us, or if a run ends while its step is
-    computed: nothing else would stop that.
-
-    `ready` is touched whenever the SuperNode has answered us: who watches it sees that both live.
-    """
-    need_flower()
-    from flwr.supercore import heartbeat
-    from flwr.supercore.interceptors import SuperExecAuthHttpInterceptor
-    from flwr.supercore.runtime import RuntimeHttpClient
-
-    protected = frozenset({ACQUIRE_TASK})
-    signature = SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=protected)
-    shorten_fetch_waits()
-    heartbeat.HEARTBEAT_DEFAULT_INTERVAL = TASK_HEARTBEAT_SECONDS
-    client = open_connection(RuntimeHttpClient, supernode, None, "SuperExec", signature)
-    with contextlib.closing(client):
-        ready.touch()
-        while True:
-            token = wait_for_task(client, supernode, ready)
-            try:
-                answer_message(handle, supernode, token, ready)
-            except CoterieError:
-                raise
-            except Exception as error:
-                log.warning("a message is dropped: %s: %s", type(error).__name__, error)
-
-
-def error_text(error: Exception) -> str:
-    """An error as the server is told of it: a sentence of coterie as it is, others by their kind.
-
-    >>> error_text(CoterieError("`k` must be at least 1, got 0")), error_text(ValueError("no"))
-    ('`k` must be at least 1, got 0', 'ValueError: no')
-    """
-    return str(error) if isinstance(error, CoterieError) else f"{type(error).__name__}: {error}"
-
-
-def wait_for_task(client: Any, supernode: str, ready: Path) -> str:
-    """Wait until a SuperNode has a task for us; the token that gives access to it."""
-    import httpx
-    from flwr.proto.runtime_pb2 import AcquireTaskRequest
-
-    request = AcquireTaskRequest(supported_task_types=["flwr-clientapp"])
-    while True:
-        try:
-            found = client.AcquireTask(request)
-        except httpx.TransportError:
-            time.sleep(RECONNECT_SECONDS)
-            continue
-        except httpx.HTTPStatusError as error:
-            raise CoterieError(
-                f"the SuperNode {supernode} does not let us work: {error.response.text}"
-            ) from error
-        ready.touch()
-        if found.HasField("task") and found.token:
-            return str(found.token)
-        time.sleep(ACQUIRE_SECONDS)
-
-
-def answer_message(handle: Handle, supernode: str, token: str, ready: Path) -> None:
-    """Fetch the message of one task from a SuperNode and send it the reply."""
-    from flwr.app import Error, Message
-    from flwr.common.constant import ErrorCode, SubStatus
-    from flwr.supercore.heartbeat import HeartbeatSender
-    from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor
-    from flwr.supercore.runtime import RuntimeHttpClient
-    from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
-
-    access = RuntimeTokenHttpInterceptor(token)
-    client = open_connection(RuntimeHttpClient, supernode, None, "flwr-clientapp", access)
-    task = TaskPulse(client, ready)
-    heartbeats = HeartbeatSender(task.beat)
-    heartbeats.start()  # the SuperNode gives up a task without heartbeats
-    context, ending, details = None, SubStatus.FAILED, "not answered"
-    try:
-        message, context, _, _ = pull_task_input(client)
-        try:
-            with task.computing():
-                reply = handle(message, context)
-            result, told = SubStatus.COMPLETED, ""
-        except Exception as error:
-            result, told = SubStatus.FAILED, error_text(error)
-            log.exception("the client step failed")
-            code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
-            reply = Message(Error(code=code, reason=told), reply_to=message)
-        push_message(client, reply, context)
-        ending, details = result, told
-    except KeyboardInterrupt:
-        if task.over:
-            raise CoterieError("a run ended while a step of it was computed") from None
-        raise
-    finally:
-        if heartbeats.is_running:
-            heartbeats.stop()
-        push_task_output(client, context, ending, details)
-        client.close()
-
-
-class TaskPulse:
-    """The heartbeats of a worker's task, and what becomes of it when the SuperNode has dropped it.
-
-    over  whether the SuperNode has said so
-    """
-
-    def __init__(self, client: Any, ready: Path) -> None:
-        self.client, self.ready = client, ready
-        self.over = False
-        self.busy = False
-
-    def beat(self) -> bool:
-        """Tell the SuperNode that we live; False if it does not answer."""
-        import httpx
-        from flwr.proto.runtime_pb2 import SendTaskHeartbeatRequest
-
-        try:
-            alive = self.client.SendTaskHeartbeat(SendTaskHeartbeatRequest()).success
-        except httpx.TransportError:
-            return False
-        except httpx.HTTPStatusError:  # without its task the worker is not let in
-            alive = False
-        self.ready.touch()
-        if not alive and self.busy and not self.over:
-            self.over = True
-            signal.raise_signal(signal.SIGINT)
-        return True
-
-    @contextlib.contextmanager
-    def computing(self) -> Iterator[None]:
-        """Inside, the end of the task interrupts us: the node is then started again."""
-        self.busy = True
-        try:
-            yield
-        finally:
-            self.busy = False
 
 
 def deactivate_node(superlink: str, ca: Path, key: Path, node: int) -> None:
@@ -395,3 +244,28 @@ def open_connection(
         root_certificates=None if ca is None else ca.read_bytes(),
         interceptors=[RuntimeVersionHttpInterceptor(component_name=component), *interceptors],
     )
+
+
+def keep_steady_time() -> None:
+    """Let Flower, in this process, read a steady clock (steady_clock.py)."""
+    from flwr.supercore import date
+
+    home = os.environ.get("FLWR_HOME")
+    clock = SteadyClock(Path(home) / "clock" if home else None)
+
+    def now(tz: datetime.tzinfo | None = None) -> datetime.datetime:
+        return datetime.datetime.fromtimestamp(clock.time(), tz)
+
+    steady = SimpleNamespace(datetime=SimpleNamespace(now=now), UTC=datetime.UTC)
+    vars(date)["datetime"] = steady
+
+
+def run_superlink_process() -> None:
+    """Run Flower's SuperLink, with the options of this process, until it is told to stop."""
+    need_flower()
+    from flwr.superlink.cli import flower_superlink
+
+    if home := os.environ.get("FLWR_HOME"):
+        Path(home).mkdir(parents=True, exist_ok=True)
+    keep_steady_time()
+    flower_superlink()

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from coterie.deploy.flwr_internals import need_flower, shorten_fetch_waits
+from coterie.deploy.flwr_internals import keep_steady_time, need_flower, shorten_fetch_waits
 
 HEARTBEAT_SECONDS = 10.0  # the least that a SuperLink accepts
 IDLE_SLEEP = 3  # what Flower's SuperNode sleeps when there was no message
@@ -203,4 +203,5 @@ def run_supernode() -> None:
         setattr(module, name, value)
     threading.excepthook = end_with_thread
     shorten_fetch_waits()
+    keep_steady_time()
     flower_supernode()
