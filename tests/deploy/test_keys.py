@@ -169,10 +169,14 @@ def test_without_the_authoritys_key_nothing_is_renewed(tmp_path):
     assert made.server_certificate.read_bytes() == before
 
 
-@pytest.mark.parametrize(("days", "words"), [(61, ""), (59, "expires in 59 days"), (-1, "expired")])
+@pytest.mark.parametrize(
+    ("days", "words"), [(60.2, ""), (59.2, "expires in 59 days"), (-1.2, "has expired")]
+)
 def test_a_warning_comes_from_60_days_before_and_once_a_day(tmp_path, monkeypatch, days, words):
-    monkeypatch.setattr(keys, "SERVER_DAYS", days + 0.2)
     made = make_authority(tmp_path / "tls")
+    monkeypatch.setattr(
+        keys, "days_left", lambda path: days if path == made.server_certificate else 3000
+    )
     said, warning = [], ExpiryWarning(made)
     for _ in range(3):
         warning.warn(said.append)

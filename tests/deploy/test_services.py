@@ -122,6 +122,31 @@ def test_a_server_that_cannot_begin_says_why(tmp_path):
             )
 
 
+@linux
+def test_a_second_server_of_a_machine_starts_beside_the_first(server, tmp_path, monkeypatch):
+    """Only the port of the gate is chosen: the SuperLink takes one that is free with it."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    other = make_authority(tmp_path / "tls")
+    (tmp_path / "nodes").mkdir()
+    port = next(port for port in free_ports(20) if port <= 55_535)
+    words = ["deploy", "superlink", other.folder, tmp_path / "nodes", "--host", "127.0.0.1"]
+    program = subprocess.Popen(
+        [sys.executable, "-P", "-m", "coterie", *words, "--port", str(port)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        cwd=tmp_path,
+    )
+    with program:
+        said = program.stdout.readline()
+        program.terminate()
+        program.stdout.read()
+    own = f"127.0.0.1:{services.default_own_port(port)}"
+    assert said == f"nodes: 127.0.0.1:{port}, users on this machine: {own}\n"
+    assert program.returncode == 0
+    assert server.program.poll() is None
+
+
 def test_a_path_with_both_kinds_of_quotes_is_refused(tmp_path):
     with pytest.raises(SettingError, match="both kinds of quotes"):
         quote_path(tmp_path / "'\"")

@@ -11,11 +11,27 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from tests.faults import commands, folders, replies, tables
+from tests.faults import commands, folders, processes, replies, tables
 
 CASES = {"folders": 1000, "commands": 1000, "tables": 1000, "replies": 300}
+CASES |= {"ends": 80, "nodes": 70, "power": 10}  # on a deployment of processes: half a minute each
+
+
+deployed: list[processes.Nemesis] = []  # the deployment of a part, once it is needed
+
+
+def on_a_deployment(part: str, seed: int) -> str:
+    """A case of a part that strikes a deployment, which stands until the part is over."""
+    if not deployed:
+        deployed.append(processes.Nemesis(seed, lambda text: print(text, file=sys.stderr)))
+    try:
+        return processes.PARTS[part](deployed[0], seed)
+    except AssertionError as error:
+        deployed.pop().close()
+        return f"seed {seed}: {error}"
 
 
 def main(words: list[str]) -> int:
@@ -31,6 +47,7 @@ def main(words: list[str]) -> int:
         ),
         "tables": lambda seed: tables.try_table(seed, place),
         "replies": lambda seed: replies.try_replies(seed, place),
+        **{part: partial(on_a_deployment, part) for part in processes.PARTS},
     }
     wrong = 0
     print("| part | seeds | faults | longest case |\n| --- | --- | --- | --- |", flush=True)
@@ -44,6 +61,8 @@ def main(words: list[str]) -> int:
             if fault:
                 print(f"{part}: {fault}", file=sys.stderr, flush=True)
         wrong += faults
+        if deployed:
+            deployed.pop().close()
         seeds = f"{first} to {first + cases - 1}"
         print(f"| {part} | {seeds} | {faults} | {longest:.1f} s |", flush=True)
     for folder in (place, *folders.homes):

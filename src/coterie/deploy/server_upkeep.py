@@ -1,4 +1,4 @@
-"""What a server looks after while it runs: the keys of new nodes, and runs that have not finished."""
+"""What a server looks after: the keys of new nodes, and runs that have not finished."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from coterie.core.errors import CoterieError, SettingError
+from coterie.core.errors import SettingError
 from coterie.deploy.flwr_internals import ControlClient, need_flower
 from coterie.deploy.keys import Authority, ExpiryWarning, write_secret
 from coterie.deploy.processes import (
