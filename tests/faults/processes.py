@@ -23,12 +23,13 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
+from coterie.flower.unfinished import note_folder, read_note
 from tests.faults.clock import SettableClock
 from tests.faults.deployment import WORKLOADS, Deployment, records, same_bits
 
 RECOVER_SECONDS = 30.0  # after the end of a fault
 BEGIN_SECONDS = 60.0  # until the next run has a round with all nodes
-PATIENCE = 300.0  # for the deployment itself, on a busy machine
+PATIENCE = 150.0  # for the deployment itself, on a busy machine
 MANY = 100_000  # rounds: the nemesis ends the run
 POWER_ROUNDS = 10
 CLIENTS = {1: {"0", "1"}, 2: {"2", "3"}, 3: {"4", "5"}}
@@ -73,9 +74,10 @@ class Nemesis:
         self.run = self.deployment.start(workload, rounds, self.out)
 
     def stop(self) -> None:
-        """Stop the run, as `flwr stop` does."""
+        """Stop the run, as `flwr stop` does, also one that the server went on with."""
+        note = read_note(note_folder(self.place / "unfinished", self.out))
         with self.deployment.control() as control:
-            control.stop_run(self.run)
+            control.stop_run(self.run if note is None else note.run)
 
     def whole_after(self, moment: float) -> list[dict[str, Any]]:
         """The rounds with all clients that were closed after a moment."""

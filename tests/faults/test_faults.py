@@ -80,6 +80,23 @@ def test_a_clock_is_shown_to_be_set(tmp_path):
         assert 3590 < float(seconds) - time.time() < 3700
 
 
+@pytest.mark.slow
+def test_a_deployment_outlives_the_nemesis(monkeypatch):
+    """A killed worker, then a killed ServerApp: with all the time that a busy machine may need."""
+    pytest.importorskip("flwr", reason="the extra `flower` is not installed")
+    from tests.faults import processes
+
+    monkeypatch.setattr(processes, "RECOVER_SECONDS", processes.PATIENCE)
+    monkeypatch.setattr(processes, "BEGIN_SECONDS", processes.PATIENCE)
+    nemesis = processes.Nemesis(0)
+    try:
+        assert processes.try_node(nemesis, processes.FAULTS.index("kill worker")) == ""
+        assert processes.try_end(nemesis, 1) == ""
+    finally:
+        nemesis.close()
+    assert not nemesis.deployment.processes()
+
+
 @pytest.mark.parametrize(
     ("name", "missed", "after", "fault"),
     [

@@ -1,14 +1,19 @@
 """The note that a ServerApp leaves of its run, by how the run ends."""
 
 import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
 
+import psutil
 import pytest
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
 from coterie.core.errors import CoterieError
 from coterie.flower.app import read_app, write_app_files
-from coterie.flower.unfinished import FOLDER, note_folder, noted, read_note
+from coterie.flower.unfinished import FOLDER, Note, note_folder, noted, read_note
 from tests.flower.fake import IFCA, make_app
 
 
@@ -57,3 +62,16 @@ def test_without_a_folder_nothing_is_noted(run, monkeypatch, tmp_path):
     monkeypatch.delenv(FOLDER)
     with noted(tmp_path / "run", 7, lambda folder: pytest.fail("an app was written")):
         assert not run.home.exists()
+
+
+def test_a_process_that_was_killed_and_not_asked_for_is_not_alive():
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    note = Note("run", 7, "link", child.pid, psutil.Process(child.pid).create_time())
+    assert note.alive
+    assert not replace(note, born=note.born + 1).alive  # another process with its number
+    child.kill()
+    while psutil.Process(child.pid).status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.01)
+    assert not note.alive
+    child.wait()
+    assert not note.alive

@@ -48,7 +48,10 @@ class Note:
         import psutil
 
         try:
-            return bool(self.pid) and psutil.Process(self.pid).create_time() == self.born
+            process = psutil.Process(self.pid) if self.pid else None
+            if process is None or process.status() == psutil.STATUS_ZOMBIE:
+                return False  # killed, and nobody has asked how it ended
+            return process.create_time() == self.born
         except psutil.Error:
             return False
 
