@@ -51,7 +51,7 @@ class Note:
             process = psutil.Process(self.pid) if self.pid else None
             if process is None or process.status() == psutil.STATUS_ZOMBIE:
                 return False  # killed, and nobody has asked how it ended
-            return process.create_time() == self.born
+            return bool(process.create_time() == self.born)
         except psutil.Error:
             return False
 
