@@ -217,8 +217,16 @@ class Roster:
     def tell(self, packet: Packet) -> None:
         """Send a message to all nodes that are online and wait a little until they have it."""
         self.refresh()
-        timeout = min(self.app.network.timeout, TELL_SECONDS)
-        waiting = self.mailbox.send(dict.fromkeys(self.nodes, packet), {}, timeout, "tell")
+        self._deliver(dict.fromkeys(self.nodes, packet), TELL_SECONDS)
+
+    def hand_out(self, packets: dict[int, Packet]) -> None:
+        """Send each node a message of its own and wait until all that are online have answered."""
+        self._deliver(packets, self.app.network.timeout)
+
+    def _deliver(self, packets: dict[int, Packet], most: float) -> None:
+        """Send messages that are not about clients, and wait for the replies."""
+        timeout = min(self.app.network.timeout, most)
+        waiting = self.mailbox.send(packets, {}, timeout, "tell")
         self.mailbox.receive(
             waiting,
             lambda sent, reply: None,
