@@ -28,6 +28,7 @@ from tests.faults.clock import SettableClock
 from tests.faults.deployment import WORKLOADS, Deployment, records, same_bits
 
 RECOVER_SECONDS = 30.0  # after the end of a fault
+HUNG_TIMES = 1.5  # as long as without it the median round may take with a hung node
 BEGIN_SECONDS = 60.0  # until the next run has a round with all nodes
 PATIENCE = 150.0  # for the deployment itself, on a busy machine
 MANY = 100_000  # rounds: the nemesis ends the run
@@ -170,7 +171,7 @@ def try_node(nemesis: Nemesis, seed: int) -> str:
     node = 0 if name == "clock" else draw.choice([1, 2, 3])
     nemesis.calm(workload)
     usual = nemesis.usual_seconds()
-    lasts = 30.0 if name == "clock" else draw.uniform(3, 20)
+    lasts = {"clock": 30.0, "hung node": 60.0}.get(name, draw.uniform(3, 20))
     nemesis.deployment.wait(lambda: False, draw.uniform(0, usual))  # anywhere in a round
     fault, began = Fault(name, nemesis, node, draw), time.monotonic()
     fault.strike()
@@ -190,12 +191,17 @@ def try_node(nemesis: Nemesis, seed: int) -> str:
     )
     missed = [(at, r) for at, r in nemesis.history if at > began and r.get("missing")]
     after = max([at - over for at, _ in missed], default=0.0)
+    during = [r["seconds"] for at, r in nemesis.history if began < at < over] or [0.0]
+    median = statistics.median(during)
     nemesis.say(
         f"seed {seed}: {name} of node {node} for {over - began:.0f} s in {workload}: "
-        f"{len(missed)} rounds missed, the last closed {after:.0f} s after; usual {usual:.1f} s"
+        f"{len(missed)} rounds missed, the last closed {after:.0f} s after; "
+        f"a round took {usual:.1f} s, then {median:.1f} s"
     )
     if not back:
         return f"seed {seed}: {name} of node {node} for {over - began:.0f} s: it never came back"
+    if name == "hung node" and median > HUNG_TIMES * usual:
+        return f"seed {seed}: with a hung node a round took {median:.1f} s, not {usual:.1f} s"
     return judge(seed, name, node, [r for _, r in missed], after - usual)
 
 

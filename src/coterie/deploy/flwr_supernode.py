@@ -32,7 +32,7 @@ PULL_SHARE = 0.1  # of the time since the last message
 PULL_TIMES = 5.0  # as long as the last request took
 REPLY_SECONDS = 0.02  # between two looks for the worker's reply
 TASK_SECONDS = 0.5  # between two looks at the worker's task, while its reply is waited for
-RUN_SECONDS = 3.0  # between two questions whether the run goes on
+RUN_SECONDS = 5.0  # between two questions whether the run goes on
 NOT_FETCHED = "a message could not be fetched as a whole"
 NOT_ANSWERED = "the worker of the node gave up a message without a reply"
 
