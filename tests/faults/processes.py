@@ -49,7 +49,11 @@ class Nemesis:
         self.workload, self.out, self.run = "", self.place, 0
         self.history: list[tuple[float, dict[str, Any]]] = []  # when a round was closed, and it
         self.number = 0
-        self.need(lambda: self.deployment.nodes_online() == 3, "three nodes online")
+        try:
+            self.need(lambda: self.deployment.nodes_online() == 3, "three nodes online")
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         self.deployment.__exit__()

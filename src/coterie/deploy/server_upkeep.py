@@ -47,6 +47,7 @@ class UnfinishedRuns:
 
     def __init__(self, folder: Path, link: str, show: Callable[[str], object]) -> None:
         self.folder, self.link, self.show = folder, link, show
+        self.failed: dict[str, str] = {}  # why a run could not go on, as it was said
 
     def go_on(self, control: ControlClient) -> None:
         """Start those again whose ServerApp has ended without a word, unless they were stopped."""
@@ -57,7 +58,9 @@ class UnfinishedRuns:
             try:
                 self._decide(control, path.parent, note)
             except (CoterieError, OSError) as error:
-                self.show(f"the run in {note.out} cannot go on: {error}")
+                if self.failed.get(note.out) != str(error):
+                    self.show(f"the run in {note.out} cannot go on: {error}")
+                self.failed[note.out] = str(error)
 
     def _decide(self, control: ControlClient, home: Path, note: Note) -> None:
         if note.link == self.link:
