@@ -13,9 +13,16 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.faults import commands, folders, replies, tables
+from tests.faults import commands, folders, replies, servers, tables
 
-CASES = {"folders": 1000, "commands": 1000, "tables": 1000, "replies": 300}
+CASES = {
+    "folders": 1000,
+    "commands": 1000,
+    "tables": 1000,
+    "replies": 300,
+    "servers": 300,
+    "maps": 20,
+}
 
 
 def main(words: list[str]) -> int:
@@ -31,6 +38,8 @@ def main(words: list[str]) -> int:
         ),
         "tables": lambda seed: tables.try_table(seed, place),
         "replies": lambda seed: replies.try_replies(seed, place),
+        "servers": lambda seed: servers.try_server(seed, place),
+        "maps": lambda seed: servers.try_map(seed, place),
     }
     wrong = 0
     print("| part | seeds | faults | longest case |\n| --- | --- | --- | --- |", flush=True)

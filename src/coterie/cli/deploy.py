@@ -15,7 +15,7 @@ from coterie.core.names import short_name
 
 
 def add_deploy(commands: Any) -> None:
-    """Add `coterie deploy init | check | memory | keys | local | superlink | node` to the command line."""
+    """Add `coterie deploy init`, `check`, `memory` and so on to the command line."""
     deploy = commands.add_parser("deploy", help="run over a real network, on Flower")
     actions = deploy.add_subparsers(title="actions", required=True, metavar="ACTION")
 
@@ -31,12 +31,18 @@ def add_deploy(commands: Any) -> None:
     check = add(deploy_check, "say whether a node's data fit an app")
     check.add_argument("node", type=Path, metavar="NODE.toml")
     check.add_argument("--app", type=Path, required=True, metavar="DIR")
-    memory = add(deploy_memory, "what a node's clients keep of runs: list it, remove it, take it over")
+    memory = add(deploy_memory, "what a node's clients keep of runs: list, remove, take over")
     memory.add_argument("node", type=Path, metavar="NODE.toml")
     either = memory.add_mutually_exclusive_group()
     either.add_argument("--remove", metavar="RUN", help="forget what is kept of this run")
     predecessor = "take over what a node that was replaced kept: its memory, or one run's folder"
     either.add_argument("--from", type=Path, dest="source", metavar="FOLDER", help=predecessor)
+    owners = add(deploy_owners, "which node's key clients belong to, on the server")
+    owners.add_argument("file", type=Path, metavar="clients.json")
+    change = owners.add_mutually_exclusive_group()
+    key = "the .pub file of a key, or its fingerprint"
+    change.add_argument("--replace", nargs=2, metavar=("OLD", "NEW"), help=f"keys, each {key}")
+    change.add_argument("--remove", metavar="KEY", help=f"free the clients of this key: {key}")
     keys = add(deploy_keys, "make certificates, or the key of a node")
     keys.add_argument("folder", type=Path, metavar="DIR")
     server = "name or address of the server"
@@ -114,6 +120,21 @@ def deploy_memory(options: argparse.Namespace) -> int:
         of, state = kept.of, "finished" if kept.finished else "not finished"
         what = f"{of.algorithm or 'unknown':12} {of.clients:6,} clients"
         print(f"  {of.run}  {what}  {kept.days:6.1f} days  {kept.size / 1e6:10.1f} MB  {state}")
+    return 0
+
+
+def deploy_owners(options: argparse.Namespace) -> int:
+    from coterie.deploy.keys import read_fingerprint
+    from coterie.flower.owners import owners_table, replace_owner
+
+    if not options.file.is_file():
+        raise SettingError(f"there is no file {options.file}; the first run of a server makes it")
+    words = options.replace or ([options.remove] if options.remove else [])
+    old, new = [*map(read_fingerprint, words), None, None][:2]
+    if old:
+        count = replace_owner(options.file, old, new)
+        print(f"{count} clients of {old} belong to {new or 'nobody'} now.")
+    print(owners_table(options.file))
     return 0
 
 

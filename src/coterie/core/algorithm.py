@@ -130,9 +130,12 @@ class Traits:
 
 
 def traits_of(algorithm: object) -> Traits:
-    """The traits that an algorithm declares; those of one that declares none."""
-    found: Traits = getattr(algorithm, "traits", Traits())
-    return found
+    """The traits that an algorithm declares; those of one that declares none.
+
+    Of a class whose instances differ in them nothing is known.
+    """
+    found = getattr(algorithm, "traits", None)
+    return found if isinstance(found, Traits) else Traits()
 
 
 class Info(NamedTuple):

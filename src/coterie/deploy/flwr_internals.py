@@ -6,6 +6,7 @@ it, since Flower is an extra. tests/deploy/test_flwr_internals.py has one test f
 says what breaks without it. A new version of Flower is a matter of this file and that one.
 
     ControlClient        registers nodes, starts runs and asks for their status
+    node_keys            tells which node has which key
     build_bundle         makes the file in which Flower sends an app
     answer_messages      answers the messages of a SuperNode, all in one process
     run_supernode        runs Flower's SuperNode with shorter waits
@@ -17,6 +18,7 @@ What it buys: a round of 1.5 s in place of 6.2 s, and no process for every messa
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import logging
@@ -161,6 +163,46 @@ class ControlClient:
             raise CoterieError(f"{link} refused to {action}: {error.response.text}") from error
         except httpx.HTTPError as error:
             raise CoterieError(f"cannot {action}: {link} does not answer ({error})") from error
+
+
+def key_fingerprint(public_key: Any) -> str:
+    """The fingerprint of a node's public key, as `ssh-keygen -lf NAME.pub` shows it."""
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    text = public_key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    digest = hashlib.sha256(base64.b64decode(text.split()[1])).digest()
+    return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
+
+
+def node_keys(grid: Any) -> dict[int, str]:
+    """The fingerprints of the keys of all nodes that a SuperLink knows, by its ids for them.
+
+    A ServerApp is told ids only, so its own connection's SuperLink is asked as `flwr supernode
+    list` does. There are none where nodes need no keys, or behind another grid.
+    """
+    from flwr.proto.control_pb2 import ListNodesRequest
+    from flwr.supercore.control import ControlHttpClient
+    from flwr.supercore.primitives.asymmetric import bytes_to_public_key
+    from flwr.superlink.grid.http_grid import HttpGrid
+
+    if not isinstance(grid, HttpGrid):
+        return {}
+    from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+
+    inside = vars(grid)
+    client = ControlHttpClient.from_server_address(
+        server_address=inside["_addr"],
+        insecure=inside["_insecure"],
+        root_certificates=inside["_cert"],
+        interceptors=[RuntimeVersionHttpInterceptor(component_name="coterie")],
+    )
+    with contextlib.closing(client):
+        nodes = client.ListNodes(ListNodesRequest()).nodes_info
+    return {
+        int(node.node_id): key_fingerprint(bytes_to_public_key(node.public_key))
+        for node in nodes
+        if node.public_key
+    }
 
 
 def build_bundle(app: Path) -> bytes:

@@ -36,7 +36,7 @@ from coterie.flower.node_file import (
     UNUSABLE,
     NodeFile,
     check_accepted,
-    check_bounds,
+    check_model,
     told_to_server,
 )
 from coterie.flower.node_scoring import score_clients
@@ -82,7 +82,7 @@ class Node:
             )
         self.parts = {name: part.of_clients(ids) for name, part in federation.parts.items()}
         self.train = self.parts["train"]
-        check_bounds(file, app, self.task.layout.size)
+        check_model(file, self.task.layout.size)
         self.task.check_samples(self.train.x, self.train.y)
         self.selected: dict[str, int] = {}  # clients that are worked on: their numbers, by name
         self.ids = torch.arange(0)  # these numbers

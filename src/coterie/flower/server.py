@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coterie.core.errors import CheckpointError, CoterieError
-from coterie.deploy.flwr_internals import shorten_fetch_waits
+from coterie.deploy.flwr_internals import node_keys, shorten_fetch_waits
 from coterie.evaluation.evaluator import Evaluator
 from coterie.experiment.folder import RunFolder
 from coterie.experiment.run import Run
@@ -18,6 +19,7 @@ from coterie.files import to_json, write_text
 from coterie.flower.clients import Network, join_network
 from coterie.flower.evaluation import NetworkScorer
 from coterie.flower.mailbox import Pace, emit_warning
+from coterie.flower.owners import ClientOwners, owners_file
 from coterie.flower.settings import App
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ def run_server(
         attempt=f"{attempt}x{secrets.token_hex(4)}",  # no two attempts have one name
         clients=clients,
         pace=pace or Pace(),
+        owners=ClientOwners(owners_file(app.network.owners, out), partial(node_keys, grid)),
     )
     run = network_run(app, network)
     run.use(out, resume=resume and (out / "config.json").exists())
