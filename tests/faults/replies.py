@@ -59,6 +59,7 @@ def words_of(algorithm, more=()):
 RUNS = {name: words_of(name) for name in SHELVES["algorithm"]}
 RUNS |= {" ".join(each): words_of(each[0], each[1:]) for each in VARIANTS}
 RUNS["regression"] = ["ifca", "linear-mixture", "clients=6", "samples=20", "k=2", "rounds=2"]
+RUNS["regression"] += ["start=random", "steps=2"]
 SHARES = ("accuracy", "f1", "balanced_accuracy", "auc", "average_precision", "purity")
 NUMBERS = (1e300, 1e38, math.nan, math.inf, -math.inf, 1e30, -1.0, 1e18, 0.0, 2.0**53)
 
@@ -171,10 +172,17 @@ def changed(tensor, draw):
         other = tensor.clone()
         flat = other.view(-1)
         for _ in range(draw.choice((1, 1, 5))):
-            flat[draw.randrange(len(flat))] = draw.choice(NUMBERS)
+            flat[draw.randrange(len(flat))] = torch.tensor(
+                draw.choice(NUMBERS), dtype=torch.float64
+            ).to(flat.dtype)
         return other
     if kind == 1 and tensor.is_floating_point():
-        return torch.full_like(tensor, draw.choice(NUMBERS))
+        return (
+            torch.tensor(draw.choice(NUMBERS), dtype=torch.float64)
+            .to(tensor.dtype)
+            .expand_as(tensor)
+            .clone()
+        )
     if kind == 1:
         return torch.full_like(tensor, draw.choice((-1, 0, 1, 100)))
     if kind == 2 and not tensor.is_floating_point() and tensor.dtype != torch.bool:

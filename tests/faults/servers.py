@@ -135,7 +135,8 @@ def try_server(seed: int, place: Path, *, protected: bool = True) -> str:
     log = open(place / "node.log", "w")  # noqa: SIM115
     for turn in range(draw.randrange(1, 6)):
         asked = hostile_settings(config, draw, site) if draw.random() < 0.7 else config
-        packet = hostile_packet(asked, draw)
+        only_enrol = asked is not config and draw.random() < 0.5
+        packet = ENROL if only_enrol else hostile_packet(asked, draw)
         told: list[object] = []
         try:
             with at_most(60), contextlib.redirect_stderr(log), watched() as opened:
@@ -187,10 +188,10 @@ def hostile_settings(config, draw, site):
     elsewhere = str(site.home / "elsewhere" / "other.csv")
     columns = [*HIDDEN * 4, "age", f"{{0.{HIDDEN[0]}}}", "%s%n", elsewhere, "", "x" * 5000, SECRET]
     for _ in range(draw.choice((1, 1, 2, 3))):
-        kind = draw.choice((0, 0, 0, 1, 2, 2, 3, 3, 4, 5, 6))
+        kind = draw.choice((0, 0, 0, 0, 0, 1, 2, 2, 3, 3, 4, 5, 6))
         if kind == 0:
             others = ["label", "split", "group", "time", "features", "categorical", "missing"]
-            setting = draw.choice([*["client"] * 5, *others])
+            setting = draw.choice([*["client"] * 7, *others])
             changed[setting] = draw.choice(columns)
         elif kind == 1:
             changed[draw.choice(["path", "test", "out", "owners"])] = elsewhere

@@ -35,7 +35,10 @@ def claim_factors(nodes: Sequence[Tensor], sizes: Tensor, most: float) -> Tensor
     if len(nodes) < SEVERAL or most >= 1:
         return factors
     claimed = torch.stack([sizes[own].double().sum() for own in nodes])
-    allowed = (claimed.sum() - claimed) * most / (1 - most)
+    nobody = claimed.new_zeros(1)  # sums without a difference, which a huge claim would spoil
+    before = torch.cat([nobody, claimed[:-1].cumsum(0)])
+    behind = torch.cat([claimed[1:].flip(0).cumsum(0).flip(0), nobody])
+    allowed = (before + behind) * most / (1 - most)
     for own, factor in zip(nodes, (allowed / claimed).clamp_max(1.0).tolist(), strict=True):
         factors[own] = factor
     return factors

@@ -69,7 +69,6 @@ class Network:
         held = [[number[n] for n in node.names if n in number] for node in roster.nodes.values()]
         claims = [torch.tensor(own) for own in held if own]
         self.factors = claim_factors(claims, sizes, app.network.most_share)
-        self.say_who_counts_less()
         # What clients keep is on their nodes' disks. Here is when each of them last kept something.
         self.memory = ClientMemory(self.population)
         roster.require_frozen(frozen_digest(self.task.module))
@@ -79,15 +78,16 @@ class Network:
         x, y = made_up.x[:1], made_up.y[:1]
         self.samples = Samples(x, y, torch.tensor([0, *sizes.tolist()]).cumsum(0))
 
-    def say_who_counts_less(self) -> None:
-        """Say of which clients fewer samples count than their node claims, where they do."""
+    @property
+    def counts_less(self) -> str:
+        """Whose samples count for fewer than their node claims, where models depend on that."""
         less = torch.nonzero(self.factors < 1).flatten().tolist()
-        if less and getattr(self.app.plan.algorithm, "weighting", "size") == "size":
-            share = self.app.network.most_share
-            emit_warning(
-                f"the node of client {self.names[less[0]]} claims more than {share:g} of all "
-                f"samples, and counts for so many (`most_share`)"
-            )
+        if not less or getattr(self.app.plan.algorithm, "weighting", "size") != "size":
+            return ""
+        return (
+            f"the node of client {self.names[less[0]]} claims more than "
+            f"{self.app.network.most_share:g} of all samples, and counts for so many (`most_share`)"
+        )
 
     @property
     def federation(self) -> Federation:

@@ -78,12 +78,15 @@ def network_run(app: App, network: Network) -> Run:
     parts = (plan.algorithm, federation, network.task, plan.settings, config)
     run = Run(*parts, population=network, evaluator=evaluator)
     alone = [node.names[0] for node in network.roster.nodes.values() if len(node.names) == 1]
+    told = [network.counts_less] if network.counts_less else []
     if plan.settings.withheld and alone:
-        with run.training.health.record_warnings():
-            emit_warning(
-                "the sums of a node tell the cluster of a client that is alone on it: "
-                + ", ".join(alone)
-            )
+        told.append(
+            "the sums of a node tell the cluster of a client that is alone on it: "
+            + ", ".join(alone)
+        )
+    with run.training.health.record_warnings():
+        for each in told:
+            emit_warning(each)
     return run
 
 
