@@ -120,13 +120,13 @@ def test_clients_that_are_too_small_take_no_part(site):
     assert "tiny" in all_of_them.header["clients"]
     with pytest.raises(CoterieError) as told:  # how large they are stays here
         NodeWorker(replace(file, smallest_client=99)).answer(config, ENROL)
-    assert "99" not in str(told.value) and "c0" not in str(told.value)
+    assert not {"99", "c0"} & set(str(told.value).split())
 
 
 @pytest.mark.parametrize(
     ("bound", "changed", "says"),
     [
-        ({"largest_model": 10}, {}, "numbers is larger than this node allows"),
+        ({"largest_model": 3}, {}, "numbers is larger than this node allows"),
         ({"longest_step": 0}, {}, "TookTooLong"),
     ],
 )

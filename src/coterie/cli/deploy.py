@@ -97,7 +97,22 @@ def deploy_check(options: argparse.Namespace) -> int:
         held = node.parts.get(part)
         print(f"  {name:<9} {'none' if held is None else f'{len(held.y):,} samples'}")
     print(f"  model     {node.task.layout.size:,} parameters")
+    if node.left_out:
+        print(
+            f"  too small {node.left_out} clients, with fewer than {file.smallest_client} samples"
+        )
+    warn_of_open_columns(file.data, file.app, file.client)
     return 0
+
+
+def warn_of_open_columns(data: str, app: str, client: str) -> None:
+    """Say where a server may choose the column whose values leave a node as names of clients."""
+    if data and not app and not client and not Path(data).is_dir():
+        print(
+            "coterie: warning: NODE.toml has neither `app` nor `client`, so that a server may say "
+            "which column names the clients, and learn its values",
+            file=sys.stderr,
+        )
 
 
 def deploy_memory(options: argparse.Namespace) -> int:
@@ -178,7 +193,8 @@ def deploy_local(options: argparse.Namespace) -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
         data = f"data = {Path(options.data).resolve().as_posix()!r}\n" if options.data else ""
         share = f'share = "{number}/{options.nodes}"\n'
-        path.write_text(f"{data}{share}allow = {json.dumps(own)}\n", encoding="utf-8")
+        bounds = "smallest_client = 1\n"  # as in a simulation: all of it is on this machine
+        path.write_text(f"{data}{share}{bounds}allow = {json.dumps(own)}\n", encoding="utf-8")
         nodes.append(path)
     code = run_local(
         options.app,
@@ -230,5 +246,6 @@ def deploy_node(options: argparse.Namespace) -> int:
     from coterie.deploy.services import run_node
     from coterie.flower.node_file import NodeFile
 
-    NodeFile.read(options.node)  # so that a mistake in it is reported before anything starts
+    file = NodeFile.read(options.node)  # a mistake in it is reported before anything starts
+    warn_of_open_columns(file.data, file.app, file.client)
     return run_node(options.node, options.superlink, options.ca, options.key)

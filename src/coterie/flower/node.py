@@ -14,6 +14,7 @@ of coterie, and those that the node's file allows (permission.py).
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -229,6 +230,7 @@ class NodeWorker:
                 told = UNFIT
                 if self.node is None or app.fingerprint != self.node.app.fingerprint:
                     self.node = Node(app, self.file)
+                    note_left_out(self.node)
                 self.config = dict(config)
                 startup, told = time.perf_counter() - began, FAILED
                 reply = self.node.answer(packet)
@@ -244,6 +246,17 @@ class NodeWorker:
         app = App.from_config(config)
         check_accepted(self.file, app)
         return app
+
+
+def note_left_out(node: Node) -> None:
+    """Write to the node's log how many of its clients take no part; the server is not told."""
+    if node.left_out:
+        print(
+            f"coterie: {node.left_out} clients of this node have fewer training samples than "
+            f"`smallest_client`, {node.file.smallest_client}, and take no part",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def reply_packet(
