@@ -10,12 +10,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from coterie.cli.predict import add_prediction_options, write_predictions
 from coterie.core.errors import SettingError
 from coterie.core.names import short_name
 
 
 def add_deploy(commands: Any) -> None:
-    """Add `coterie deploy init`, `check`, `memory` and so on to the command line."""
+    """Add the actions of `coterie deploy` to the command line."""
     deploy = commands.add_parser("deploy", help="run over a real network, on Flower")
     actions = deploy.add_subparsers(title="actions", required=True, metavar="ACTION")
 
@@ -66,6 +67,13 @@ def add_deploy(commands: Any) -> None:
     node.add_argument("--superlink", required=True, metavar="HOST:PORT")
     node.add_argument("--ca", type=Path, required=True, metavar="FILE", help="ca.pem of the server")
     node.add_argument("--key", type=Path, required=True, metavar="FILE", help="the node's own key")
+    predict = add(deploy_predict, "predict rows of a node with the models that its last run left")
+    predict.add_argument("node", type=Path, metavar="NODE.toml")
+    rows = "a table like that of the node (default: its own)"
+    predict.add_argument("rows", type=Path, nargs="?", metavar="FILE", help=rows)
+    accepted = "the app that the models must be of (default: `app` of NODE.toml, else any)"
+    predict.add_argument("--app", type=Path, metavar="DIR", help=accepted)
+    add_prediction_options(predict)
 
 
 def deploy_init(options: argparse.Namespace) -> int:
@@ -208,6 +216,8 @@ def deploy_local(options: argparse.Namespace) -> int:
     if code == 0:
         remove_nodes(home, nodes)
         print(f"Report: {out / 'report.html'}")
+        if nodes[0].exists():
+            print(f"`coterie deploy predict {nodes[0]}` predicts with what the first node keeps.")
     elif (out / "checkpoint.safetensors").exists():
         again = f"coterie deploy local {options.app} --nodes {options.nodes} --resume {out}"
         print(f"coterie: `{again}` goes on from the checkpoint", file=sys.stderr)
@@ -215,13 +225,19 @@ def deploy_local(options: argparse.Namespace) -> int:
 
 
 def remove_nodes(home: Path, nodes: list[Path]) -> None:
-    """Remove the files of nodes and what their clients kept; whatever else is there stays."""
+    """Remove what the clients of nodes kept for a run, and the files of nodes without a model.
+
+    The models of a table stay, and the files by which they are found; so does all else.
+    """
+    from coterie.flower.final_models import model_folder
     from coterie.flower.memory_folders import kept_runs, remove_run
+    from coterie.flower.node_file import NodeFile
 
     for node in nodes:
         for run in kept_runs(node.parent / "memory"):
             remove_run(run)
-        node.unlink(missing_ok=True)
+        if node.exists() and not model_folder(NodeFile.read(node)).exists():
+            node.unlink()
     for folder in (*(n.parent / "memory" for n in nodes), *(n.parent for n in nodes), home):
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
@@ -249,3 +265,17 @@ def deploy_node(options: argparse.Namespace) -> int:
     file = NodeFile.read(options.node)  # a mistake in it is reported before anything starts
     warn_of_open_columns(file.data, file.app, file.client)
     return run_node(options.node, options.superlink, options.ca, options.key)
+
+
+def deploy_predict(options: argparse.Namespace) -> int:
+    from coterie.flower.app import read_app
+    from coterie.flower.final_models import load_final_models
+    from coterie.flower.node_file import NodeFile
+
+    file = NodeFile.read(options.node)
+    app = options.app or (Path(file.app) if file.app else None)
+    models = load_final_models(file, None if app is None else read_app(app, file.allow))
+    rows = options.rows or file.data
+    if not rows:
+        raise SettingError(f"{options.node} names no table in `data`: say which FILE to predict")
+    return write_predictions(models, Path(rows), options)

@@ -164,8 +164,7 @@ def defended_text(kind: type[Any]) -> str:
     ]
     if not seen:
         return ""
-    averages = traits_of(kind).averages
-    settings = "screen=, or aggregate= but mean," if averages else "screen="
+    settings = "screen=, or aggregate= but mean," if traits_of(kind).averages else "screen="
     return (
         f"With {settings} the server sees every client's upload of {', '.join(sorted(seen))}, and "
         "not only sums."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -132,10 +132,15 @@ class Traits:
 def traits_of(algorithm: object) -> Traits:
     """The traits that an algorithm declares; those of one that declares none.
 
-    Of a class whose instances differ in them nothing is known.
+    Of a class whose traits depend on settings they are those by default.
     """
-    found = getattr(algorithm, "traits", None)
-    return found if isinstance(found, Traits) else Traits()
+    found = getattr(algorithm, "traits", Traits())
+    if isinstance(found, Traits) or not isinstance(algorithm, type):
+        return cast(Traits, found)
+    try:
+        return traits_of(algorithm())
+    except TypeError:  # a setting without a default
+        return Traits()
 
 
 class Info(NamedTuple):

@@ -6,6 +6,7 @@ federation come with every message. A message asks for one of four things:
     enrol   the names of its clients, how many samples they have, and the shape of these
     step    a client step of the algorithm, on some of its clients
     score   how well given models serve its clients, on their test or validation samples
+    keep    nothing: it brings the final models, to score the node's own table with
     finish  nothing any more: the run is over
 
 Of code, a message can only name client steps of algorithms that are installed on the node: those
@@ -30,6 +31,8 @@ from coterie.engine.client_memory import ClientMemory
 from coterie.engine.simulator import Simulator
 from coterie.evaluation.personal import FineTuning
 from coterie.experiment.finetuning import make_fine_tuning
+from coterie.experiment.kept_run import data_facts
+from coterie.flower.final_models import keep_final_models
 from coterie.flower.memory import RunMemory, check_kept
 from coterie.flower.node_file import (
     FAILED,
@@ -74,6 +77,7 @@ class Node:
             )
         names = client_names(federation)
         self.names = [names[i] for i in ids.tolist()]
+        self.facts = {**data_facts(federation), "clients": self.names}
         self.cluster = None if federation.cluster is None else federation.cluster[ids]
         self.outputs, self.scale = federation.outputs, float(federation.scale)
         if federation.unseen:
@@ -123,6 +127,7 @@ class Node:
             "enrol": self.enrol,
             "step": self.run_step,
             "score": self.score,
+            "keep": self.keep_models,
             "finish": self.finish,
         }
         if action not in actions:
@@ -157,11 +162,21 @@ class Node:
     def score(self, packet: Packet) -> Packet:
         """How well models serve some clients; what they predict stays here."""
         began = time.perf_counter()
+        tensors = score_clients(self, packet, self.serving_step(packet))
+        return reply_packet(began, tensors, lost=[], kept=False)
+
+    def keep_models(self, packet: Packet) -> Packet:
+        """Keep the final models on this node; nothing is sent back."""
+        keep_final_models(self, packet, self.serving_step(packet))
+        return Packet({})
+
+    def serving_step(self, packet: Packet) -> Any:
+        """The step by which the clients of a message are served, if any; they remember all."""
         self.find_clients(packet)
         step = find_step(self, packet) if packet.get("use", str) else None
         self.run_memory(packet).read_after(self.memory, packet.get("rounds", int))
         check_kept(self.memory, self.selected, packet.tensor("kept"))
-        return reply_packet(began, score_clients(self, packet, step), lost=[], kept=False)
+        return step
 
     def finish(self, packet: Packet) -> Packet:
         """The run is over, and what its clients kept is no longer needed."""
