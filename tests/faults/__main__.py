@@ -31,6 +31,8 @@ CASES = {
     "tables": 700,
     "files": 300,
     "replies": 300,
+    "servers": 300,
+    "maps": 20,
     "ends": 80,  # and these strike a deployment of processes: half a minute each
     "nodes": 70,
     "power": 10,
@@ -50,6 +52,18 @@ def try_replies(seed: int, place: Path) -> str:
     from tests.faults import replies  # imports Flower
 
     return replies.try_replies(seed, place)
+
+
+def try_server(seed: int, place: Path) -> str:
+    from tests.faults import servers
+
+    return servers.try_server(seed, place)
+
+
+def try_map(seed: int, place: Path) -> str:
+    from tests.faults import servers
+
+    return servers.try_map(seed, place)
 
 
 deployed: list[Any] = []  # the deployment of a part, once it is needed
@@ -83,6 +97,8 @@ def main(words: list[str]) -> int:
         "tables": tables.try_table,
         "files": files.try_file,
         "replies": try_replies,
+        "servers": try_server,
+        "maps": try_map,
         **{part: partial(on_a_deployment, part) for part in ("ends", "nodes", "power")},
     }
     wrong = 0
