@@ -19,13 +19,14 @@ from typing import Any
 
 from coterie.cli import fork_server
 from coterie.shelves import ALGORITHMS, FEDERATIONS, NETWORKS
-from tests.faults import commands, disks, files, folders, kills, tables
+from tests.faults import commands, disks, files, folders, kills, shared, tables
 from tests.faults.command import Ended
 
 # Last are those that start threads in this process, after which it should fork no more.
 CASES = {
-    "kills": 300,
+    "kills": 200,  # with one to three kills each
     "disks": 60,
+    "shared": 40,
     "folders": 1000,
     "commands": 1000,
     "tables": 700,
@@ -92,6 +93,7 @@ def main(words: list[str]) -> int:
     parts: dict[str, Callable[[int, Path], str]] = {
         "kills": kills.try_kill,
         "disks": disks.try_disk,
+        "shared": shared.try_shared,
         "folders": folders.try_folder,
         "commands": commands.try_command,
         "tables": tables.try_table,
