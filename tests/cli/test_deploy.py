@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import numpy as np
+import pandas as pd
 import pytest
 import safetensors.torch
 import torch
@@ -12,8 +14,12 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
 from coterie.cli import main as cli
 from coterie.cli.deploy import remove_nodes
+from coterie.flower.app import read_app
+from coterie.flower.final_models import load_final_models
 from coterie.flower.memory_folders import open_run
+from coterie.flower.node_file import NodeFile
 from tests.flower.fake import metrics_alike, simulated
+from tests.flower.test_final_models import write_rows
 
 WORDS = "rotated-digits clients=6 samples=20 hidden=8 steps=2 k=2 start=random rounds=2 evaluate=2"
 
@@ -37,7 +43,35 @@ def test_two_rounds_on_three_nodes_are_the_simulated_ones(tmp_path, capsys):
     assert metrics_alike(result["metrics"], expected.metrics, 1e-5)
     assert result["bytes"] == expected.bytes.table()
     assert (out / "report.html").exists()
-    assert not out.with_name("run-nodes").exists()
+    left = {path.name for path in out.with_name("run-nodes").rglob("*") if path.is_file()}
+    assert left == {"node.toml", "models.safetensors"}
+    node = out.with_name("run-nodes") / "1" / "node.toml"
+    models = load_final_models(NodeFile.read(node), read_app(app))
+    x = expected.federation.test.client(0)[0]
+    np.testing.assert_allclose(
+        models.predict_proba(x, client=models.clients[0]), expected.predict_proba(x, 0), atol=2e-6
+    )
+
+
+@pytest.mark.slow
+def test_a_node_scores_its_own_table_after_a_real_run(tmp_path, capsys):
+    whole = write_rows(tmp_path / "all.csv", range(4))
+    app, out = tmp_path / "app", tmp_path / "run"
+    words = ["ifca", str(whole), "client=site", "label=outcome", "k=2", "rounds=2", "start=random"]
+    assert cli.main(["deploy", "init", str(app), *words]) == 0
+    command = [sys.executable, "-m", "coterie", "deploy", "local", str(app), "--nodes", "2"]
+    local = [*command, "--data", str(whole), "--out", str(out)]
+    done = subprocess.run(local, capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stdout + done.stderr
+    expected = simulated([*words, "evaluate=10"]).predict_proba(whole)
+    for number, own in ((1, ("s0", "s1")), (2, ("s2", "s3"))):
+        node, scored = tmp_path / "run-nodes" / str(number) / "node.toml", tmp_path / "scored.csv"
+        assert cli.main(["deploy", "predict", str(node), "--out", str(scored)]) == 0
+        found = pd.read_csv(scored)
+        mine = found["site"].isin(own).to_numpy()
+        assert set(found["group_by"][mine]) == {"training"}
+        chances = found.filter(like="probability_").to_numpy()
+        np.testing.assert_allclose(chances[mine], expected[mine], atol=2e-6)
 
 
 def test_what_was_in_the_folder_of_the_nodes_before_stays(tmp_path):

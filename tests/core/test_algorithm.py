@@ -1,4 +1,4 @@
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -106,6 +106,21 @@ def test_the_server_draws_by_seed_and_purpose_before_the_first_round():
         start_with(linear()).generator("a"),
     ):
         assert not torch.equal(torch.rand(3, generator=other), drawn)
+
+
+@dataclass(frozen=True)
+class BySetting:
+    k: int = 2
+
+    @property
+    def traits(self):
+        return Traits(clusters="k", averages=self.k > 2)
+
+
+def test_traits_that_settings_decide_are_those_of_the_defaults_where_a_class_is_asked():
+    assert traits_of(BySetting) == Traits(clusters="k", averages=False)
+    assert traits_of(BySetting(3)) == Traits(clusters="k", averages=True)
+    assert traits_of(object) == Traits()
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -1,3 +1,4 @@
+import gzip
 import json
 import shutil
 from dataclasses import replace
@@ -205,7 +206,9 @@ def test_one_folder_holds_the_best_copy_and_lists_all(folder):
     assert {"lr", "start", "diverged", "metrics"} < set(result["copies"][chosen])
     assert json.loads((path / "config.json").read_text())["settings"]["lr"] == "0.05,0.1"
     rounds = [json.loads(line) for line in (path / "rounds.jsonl").read_text().splitlines()]
-    copies = [json.loads(line) for line in (path / "copies.jsonl").read_text().splitlines()]
+    packed = gzip.decompress((path / "copies.jsonl.gz").read_bytes()).decode()
+    assert not (path / "copies.jsonl").exists(), "it is compressed at the end"
+    copies = [json.loads(line) for line in packed.splitlines()]
     assert [record["round"] for record in rounds] == [1, 2, 3, 4, 5, 6]
     assert rounds == [line[chosen] for line in copies]
     assert (path / "report.html").exists()
@@ -247,7 +250,35 @@ def test_a_resumed_grid_keeps_its_settings_and_needs_its_files(folder, tmp_path,
     with pytest.raises(CheckpointError, match="impossible value for lr"):
         plan_again(config, [])
     shutil.copytree(path, tmp_path / "cut")
-    lines = (path / "copies.jsonl").read_text().splitlines()
-    (tmp_path / "cut" / "copies.jsonl").write_text("\n".join(lines[:3]) + "\n")
+    packed = tmp_path / "cut" / "copies.jsonl.gz"
+    lines = gzip.decompress(packed.read_bytes()).splitlines(keepends=True)
+    packed.write_bytes(gzip.compress(b"".join(lines[:3])))
     assert cli.main(["run", "--resume", str(tmp_path / "cut")]) == cli.MISTAKE
     assert "does not hold the 6 rounds of all copies" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("keep", [0, 40, -5])
+def test_a_damaged_file_of_copies_is_refused_and_stays(folder, capsys, keep):
+    path, _ = folder
+    packed = path / "copies.jsonl.gz"
+    packed.write_bytes(packed.read_bytes()[:keep] if keep else b"no gzip")
+    assert cli.main(["run", "--resume", str(path)]) == cli.MISTAKE
+    said = capsys.readouterr().err
+    assert "copies.jsonl.gz is damaged" in said
+    assert said.count("\n") == 1
+    assert packed.exists()
+
+
+def test_a_finished_grid_goes_on_with_more_rounds_from_its_compressed_copies(
+    folder, tmp_path, capsys
+):
+    path, _ = folder
+    more = [word for word in WORDS if not word.startswith("rounds=")] + ["rounds=9"]
+    assert cli.main([*more, "--out", str(tmp_path / "whole"), "--json"]) == 0
+    whole = json.loads(capsys.readouterr().out)
+    # As if a process had been killed while it was unpacked: both files are there.
+    packed = (path / "copies.jsonl.gz").read_bytes()
+    (path / "copies.jsonl").write_bytes(gzip.decompress(packed))
+    assert cli.main(["run", "--resume", str(path), "rounds=9", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["copies"] == whole["copies"]
+    assert not (path / "copies.jsonl").exists()

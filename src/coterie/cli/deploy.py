@@ -10,12 +10,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from coterie.cli.predict import add_prediction_options, write_predictions
 from coterie.core.errors import SettingError
 from coterie.core.names import short_name
 
 
 def add_deploy(commands: Any) -> None:
-    """Add `coterie deploy init | check | keys | local | superlink | node` to the command line."""
+    """Add the actions of `coterie deploy` to the command line."""
     deploy = commands.add_parser("deploy", help="run over a real network, on Flower")
     actions = deploy.add_subparsers(title="actions", required=True, metavar="ACTION")
 
@@ -31,6 +32,12 @@ def add_deploy(commands: Any) -> None:
     check = add(deploy_check, "say whether a node's data fit an app")
     check.add_argument("node", type=Path, metavar="NODE.toml")
     check.add_argument("--app", type=Path, required=True, metavar="DIR")
+    memory = add(deploy_memory, "what a node's clients keep of runs: list it, remove it, take it over")
+    memory.add_argument("node", type=Path, metavar="NODE.toml")
+    either = memory.add_mutually_exclusive_group()
+    either.add_argument("--remove", metavar="RUN", help="forget what is kept of this run")
+    predecessor = "take over what a node that was replaced kept: its memory, or one run's folder"
+    either.add_argument("--from", type=Path, dest="source", metavar="FOLDER", help=predecessor)
     keys = add(deploy_keys, "make certificates, or the key of a node")
     keys.add_argument("folder", type=Path, metavar="DIR")
     server = "name or address of the server"
@@ -54,6 +61,13 @@ def add_deploy(commands: Any) -> None:
     node.add_argument("--superlink", required=True, metavar="HOST:PORT")
     node.add_argument("--ca", type=Path, required=True, metavar="FILE", help="ca.pem of the server")
     node.add_argument("--key", type=Path, required=True, metavar="FILE", help="the node's own key")
+    predict = add(deploy_predict, "predict rows of a node with the models that its last run left")
+    predict.add_argument("node", type=Path, metavar="NODE.toml")
+    rows = "a table like that of the node (default: its own)"
+    predict.add_argument("rows", type=Path, nargs="?", metavar="FILE", help=rows)
+    accepted = "the app that the models must be of (default: `app` of NODE.toml, else any)"
+    predict.add_argument("--app", type=Path, metavar="DIR", help=accepted)
+    add_prediction_options(predict)
 
 
 def deploy_init(options: argparse.Namespace) -> int:
@@ -85,6 +99,29 @@ def deploy_check(options: argparse.Namespace) -> int:
         held = node.parts.get(part)
         print(f"  {name:<9} {'none' if held is None else f'{len(held.y):,} samples'}")
     print(f"  model     {node.task.layout.size:,} parameters")
+    return 0
+
+
+def deploy_memory(options: argparse.Namespace) -> int:
+    from coterie.flower.memory_folders import find_kept, kept_runs, remove_run, take_over
+    from coterie.flower.node_file import NodeFile
+
+    memory = Path(NodeFile.read(options.node).memory)
+    if options.remove:
+        for kept in find_kept(memory, options.remove):
+            remove_run(kept)
+        print(f"What was kept of the run {options.remove} is removed from {memory}.")
+        return 0
+    if options.source:
+        taken = take_over(memory, options.source)
+        print(f"Taken over from {options.source}: {', '.join(kept.run for kept in taken)}.")
+        return 0
+    found = kept_runs(memory)
+    print(f"{memory} keeps {len(found)} runs" + (":" if found else "."))
+    for kept in found:
+        of, state = kept.of, "finished" if kept.finished else "not finished"
+        what = f"{of.algorithm or 'unknown':12} {of.clients:6,} clients"
+        print(f"  {of.run}  {what}  {kept.days:6.1f} days  {kept.size / 1e6:10.1f} MB  {state}")
     return 0
 
 
@@ -142,6 +179,8 @@ def deploy_local(options: argparse.Namespace) -> int:
     if code == 0:
         remove_nodes(home, nodes)
         print(f"Report: {out / 'report.html'}")
+        if nodes[0].exists():
+            print(f"`coterie deploy predict {nodes[0]}` predicts with what the first node keeps.")
     elif (out / "checkpoint.safetensors").exists():
         again = f"coterie deploy local {options.app} --nodes {options.nodes} --resume {out}"
         print(f"coterie: `{again}` goes on from the checkpoint", file=sys.stderr)
@@ -149,13 +188,19 @@ def deploy_local(options: argparse.Namespace) -> int:
 
 
 def remove_nodes(home: Path, nodes: list[Path]) -> None:
-    """Remove the files of nodes and what their clients kept; whatever else is there stays."""
+    """Remove what the clients of nodes kept for a run, and the files of nodes without a model.
+
+    The models of a table stay, and the files by which they are found; so does all else.
+    """
+    from coterie.flower.final_models import model_folder
     from coterie.flower.memory_folders import kept_runs, remove_run
+    from coterie.flower.node_file import NodeFile
 
     for node in nodes:
         for run in kept_runs(node.parent / "memory"):
             remove_run(run)
-        node.unlink(missing_ok=True)
+        if node.exists() and not model_folder(NodeFile.read(node)).exists():
+            node.unlink()
     for folder in (*(n.parent / "memory" for n in nodes), *(n.parent for n in nodes), home):
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
@@ -182,3 +227,17 @@ def deploy_node(options: argparse.Namespace) -> int:
 
     NodeFile.read(options.node)  # so that a mistake in it is reported before anything starts
     return run_node(options.node, options.superlink, options.ca, options.key)
+
+
+def deploy_predict(options: argparse.Namespace) -> int:
+    from coterie.flower.app import read_app
+    from coterie.flower.final_models import load_final_models
+    from coterie.flower.node_file import NodeFile
+
+    file = NodeFile.read(options.node)
+    app = options.app or (Path(file.app) if file.app else None)
+    models = load_final_models(file, None if app is None else read_app(app, file.allow))
+    rows = options.rows or file.data
+    if not rows:
+        raise SettingError(f"{options.node} names no table in `data`: say which FILE to predict")
+    return write_predictions(models, Path(rows), options)

@@ -124,6 +124,9 @@ class Traits:
     clients_draw: bool = False  # whether clients draw, or are drawn, by their ids: these matter
     by_sample: bool = False  # whether it clusters samples, so that no one model serves a client
     averages: bool = True  # whether its rounds make means by `ByCluster`, which may be robust ones
+    # Algorithms whose client steps it asks for, by name, each with the settings that then are not
+    # its own: a node that accepts an app with this algorithm carries out these and no others.
+    made_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def traits_of(algorithm: object) -> Traits:

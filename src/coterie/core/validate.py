@@ -97,7 +97,10 @@ def finite_number(owner: object, name: str) -> float:
     fits = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
     if not fits or not math.isfinite(value):
         kind = "a whole number" if whole else "a finite number"
-        raise SettingError(f"`{name}` of {type(owner).__name__} must be {kind}, got {value!r}")
+        clusters = getattr(getattr(owner, "traits", None), "clusters", "")
+        way = f'; coterie.simulate(..., grid={{"{name}": "auto"}}) finds it'
+        way = way if value == "auto" and name == clusters else ""
+        raise SettingError(f"`{name}` of {type(owner).__name__} must be {kind}, got {value!r}{way}")
     found: float = value
     return found
 

@@ -8,21 +8,21 @@ smallest is taken that is as good as the best (`selection.py`). A copy whose mod
 finite has diverged and is not continued.
 
 The folder is that of the best copy, with the others' numbers in `result.json` under `copies` and
-their rounds in `copies.jsonl`: one line for each round, in it one record for each copy.
+their rounds in `copies.jsonl`: one line for each round, in it one record for each copy. At the end
+it is compressed (`copies.jsonl.gz`); a grid that goes on unpacks it.
 """
 
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -50,10 +50,13 @@ from coterie.experiment.selection import (
     values_for,
 )
 from coterie.experiment.settings import AutomaticValues, RunSettings, grid_text, setting_names
+from coterie.files import parse_json
 from coterie.registry import algorithm_name
 from coterie.tensors.threads import adaptive_threads
 
 COPIES = "copies.jsonl"
+
+Owner = TypeVar("Owner")  # of settings: an algorithm or a network
 
 
 @dataclass
@@ -63,6 +66,7 @@ class Copy:
     point: dict[str, Any]  # the values of the grid's settings
     start: int  # which of the independent starts
     run: Run
+    task: int = 0  # which of the grid's tasks
     diverged: int = 0  # the round after which it was left behind; 0: it goes on
     train_loss: float = math.inf
 
@@ -121,7 +125,7 @@ class Grid:
         self,
         algorithm: Algorithm[Any],
         federation: Federation,
-        task: Task,
+        task: Task | Sequence[tuple[dict[str, Any], Task]],
         settings: RunSettings,
         values: Mapping[str, Sequence[Any]],
         config: dict[str, Any] | None = None,
@@ -129,6 +133,7 @@ class Grid:
         initial: Initial | None = None,
         sampling: Sampling | None = None,
     ) -> None:
+        """`task` is that of all copies, or one for each combination of the network's values."""
         if settings.attack != "none":
             raise SettingError(
                 "`attack` must be none where several starts or values run side by side, got "
@@ -147,17 +152,25 @@ class Grid:
         texts = {name: grid_text(several) for name, several in values.items()}
         whole = {**asdict(algorithm), **asdict(settings), **texts}  # type: ignore[call-overload]
         self.config = config or run_config(algorithm_name(algorithm), federation.name, whole)
-        clients = LockstepClients(
-            federation.train, task, seed=settings.seed, chunk=settings.chunk, device=settings.device
-        )
-        self.copies = [
-            Copy(point, start, self._run_in_step(own, federation, task, start, clients))
-            for point, own in grid_points(
-                algorithm, {n: values_for(each, len(federation)) for n, each in values.items()}
+        tasks = task if isinstance(task, Sequence) else [({}, task)]
+        own = {name: each for name, each in values.items() if name not in tasks[0][0]}
+        own = {name: values_for(each, len(federation)) for name, each in own.items()}
+        self.copies: list[Copy] = []
+        self.threads: list[LockstepThreads] = []  # one for each task
+        for number, (network_point, each) in enumerate(tasks):
+            clients = LockstepClients(
+                federation.train,
+                each,
+                seed=settings.seed,
+                chunk=settings.chunk,
+                device=settings.device,
             )
-            for start in range(self._starts(point))
-        ]
-        self.threads = LockstepThreads(clients.kernel, len(federation))
+            self.threads.append(LockstepThreads(clients.kernel, len(federation)))
+            for point, method in grid_points(algorithm, own):
+                for start in range(self._starts(point)):
+                    run = self._run_in_step(method, federation, each, start, clients)
+                    whole_point = {name: {**network_point, **point}[name] for name in values}
+                    self.copies.append(Copy(whole_point, start, run, number))
         self.folder: RunFolder | None = None
         self.selection: dict[str, Any] = {}  # how the value was found, where that was asked
         self.warnings: list[str] = []  # those that belong to no single copy
@@ -221,6 +234,7 @@ class Grid:
             folder.history.kept = COPIES
             folder.data = data_digest(federation)
             if resume:
+                folder.history.unpack(COPIES)
                 complete_rounds(folder)
             before = folder.restore(self.fingerprint_with, self.config) if resume else None
             folder.write_schema(federation)
@@ -238,7 +252,7 @@ class Grid:
         first.training.participants.on_reply = on_reply
         first.stopped, error = False, None
         locked = nullcontext() if self.folder is None else self.folder.locked()
-        with locked, closing(self.threads), adaptive_threads(self.settings.threads):
+        with locked, closing_all(self.threads), adaptive_threads(self.settings.threads):
             if first.state is None:
                 self._begin()
             if self.folder is not None and self.going:
@@ -294,10 +308,12 @@ class Grid:
         name = next(iter(self.values)) if len(self.values) == 1 else self.automatic
         if not (name and validated):
             return ranked[0]
-        found: dict[float, Copy] = {}  # the best copy with each value
+        found: dict[float | str, Copy] = {}  # the best copy with each value
         for copy in ranked:
             found.setdefault(copy.point[name], copy)
-        values = sorted(found)
+        values = [value for value in self.values[name] if value in found]
+        if not any(isinstance(value, str) for value in values):
+            values.sort()
         sizes = found[values[0]].run.evaluator.scorer.sizes("validation")
         known = [Candidate(value, *found[value].held_out(len(sizes))) for value in values]
         chosen = choose_value(known, sizes, smallest=name == self.automatic)
@@ -326,7 +342,8 @@ class Grid:
 
         try:
             with recorded_warnings(record):
-                self.threads.run([partial(job, copy) for copy in live])
+                for number, threads in enumerate(self.threads):
+                    threads.run([partial(job, copy) for copy in live if copy.task == number])
         except Exception:
             if self.folder is not None:
                 self.folder.keep_warnings(self.fingerprint, self.warnings[known:])
@@ -354,6 +371,7 @@ class Grid:
             self.folder.history.replace(run.records)
             write_outcome(run, self.folder)
             self.folder.write_report()
+            self.folder.history.pack(COPIES)
 
     def _append(self, record: Record) -> None:
         """Keep a round of all copies; until the best is known, the first stands for the run."""
@@ -408,15 +426,25 @@ def complete_rounds(folder: RunFolder) -> None:
     with suppress(OSError, ValueError, TypeError, StopIteration):
         done = len((folder.path / "rounds.jsonl").read_text(encoding="utf-8").splitlines())
         for line in (folder.path / COPIES).read_text(encoding="utf-8").splitlines():
-            found.append(next(record for record in json.loads(line) if record is not None))
+            found.append(next(record for record in parse_json(line) if record is not None))
     if 0 < done < len(found):
         folder.history.replace(found)
 
 
+@contextmanager
+def closing_all(threads: Sequence[LockstepThreads]) -> Iterator[None]:
+    """Close the threads at the end."""
+    try:
+        yield
+    finally:
+        for each in threads:
+            each.close()
+
+
 def grid_points(
-    algorithm: Algorithm[Any], values: Mapping[str, Sequence[Any]]
-) -> Iterator[tuple[dict[str, Any], Algorithm[Any]]]:
-    """Every combination of the values, and the algorithm with it.
+    algorithm: Owner, values: Mapping[str, Sequence[Any]]
+) -> Iterator[tuple[dict[str, Any], Owner]]:
+    """Every combination of the values, and the algorithm, or the network, with it.
 
     >>> from coterie.algorithms.ifca import IFCA
     >>> [point for point, _ in grid_points(IFCA(), {"k": [2, 3], "lr": [0.1]})]

@@ -6,6 +6,7 @@ of all lines of the rounds before it, so that a run never goes on from lines of 
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import zlib
 from collections.abc import Callable, Sequence
@@ -13,7 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.errors import CheckpointError
-from coterie.files import append_line, parse_json, read_checked_lines, to_json, write_lines
+from coterie.files import (
+    append_line,
+    checksums_file,
+    parse_json,
+    read_checked_lines,
+    read_plain_file,
+    to_json,
+    write_atomically,
+    write_lines,
+)
 
 ROUNDS = "rounds.jsonl"
 
@@ -40,6 +50,29 @@ class History:
     def replace(self, records: Sequence[Any]) -> None:
         """Let rounds.jsonl hold other records than those that were appended."""
         write_lines(self.folder / ROUNDS, [to_json(record) for record in records])
+
+    def pack(self, name: str) -> None:
+        """Compress a file of lines that nobody adds to any more."""
+        path = self.folder / name
+        if path.exists():
+            whole = gzip.compress(path.read_bytes(), mtime=0)
+            write_atomically(packed_file(path), lambda file: file.write_bytes(whole))
+            checksums_file(path).unlink(missing_ok=True)
+            path.unlink()
+
+    def unpack(self, name: str) -> None:
+        """Let a file that was compressed be as it was before; one that is there stays."""
+        path = self.folder / name
+        packed = packed_file(path)
+        if not packed.exists():
+            return
+        if not path.exists():
+            try:
+                lines = gzip.decompress(read_plain_file(packed)).decode("utf-8").splitlines()
+            except (OSError, EOFError, ValueError, zlib.error) as error:
+                raise CheckpointError(f"{packed} is damaged: {error}") from error
+            write_lines(path, lines)
+        packed.unlink()
 
     def cut(
         self,
@@ -73,6 +106,15 @@ class History:
         write_lines(path, lines)
         self._sums[name] = total
         return records
+
+
+def packed_file(path: Path) -> Path:
+    """Where a file of lines is when it is compressed.
+
+    >>> packed_file(Path("copies.jsonl")).name
+    'copies.jsonl.gz'
+    """
+    return path.with_name(f"{path.name}.gz")
 
 
 def add_to_sum(total: int, line: str) -> int:

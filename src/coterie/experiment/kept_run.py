@@ -11,6 +11,7 @@ from torch import Tensor
 from coterie.core.algorithm import Serving
 from coterie.core.sample_kinds import sample_shape
 from coterie.core.state import describe_state, state_tensors
+from coterie.data.federation import Federation
 from coterie.experiment.outcome import Outcome, made_models, own_servings
 from coterie.experiment.settings import setting_names
 from coterie.prediction.kept_models import KeptModels
@@ -46,18 +47,13 @@ def kept_models(run: Run, *, finished: bool = True) -> KeptModels:
         others |= {f"state.{n}": each for n, each in state_tensors(run.state).items()}
         others |= run.population.memory.to_tensors()
     facts = {
-        "coterie": __version__,
         "algorithm": run.config["algorithm"],
         "federation": run.config["federation"],
         "rounds": run.rounds,
         "planned": run.settings.rounds,
         "finished": finished,
         "seed": run.settings.seed,
-        "clients": list(data.clients),
-        "classes": list(data.classes),
-        "outputs": data.outputs,
-        "shape": plain_shape(sample_shape(data.train.x)),
-        "schema": None if data.schema is None else data.schema.raw(),
+        **data_facts(data),
         "task": describe_task(run.task, run.config.get("settings", {})),
         "own_only": own_only,
         "own_left_out": own.left_out,
@@ -66,6 +62,18 @@ def kept_models(run: Run, *, finished: bool = True) -> KeptModels:
     members = count_members(outcome, serving, shares, len(models))
     ids = own.ids if len(own.ids) else None
     return KeptModels(models, outcome.clusters, members, facts, own.models, ids, shares, others)
+
+
+def data_facts(data: Federation) -> dict[str, Any]:
+    """What is kept of the clients' data: names, classes, shape and schema."""
+    return {
+        "coterie": __version__,
+        "clients": list(data.clients),
+        "classes": list(data.classes),
+        "outputs": data.outputs,
+        "shape": plain_shape(sample_shape(data.train.x)),
+        "schema": None if data.schema is None else data.schema.raw(),
+    }
 
 
 def count_members(outcome: Outcome, serving: Serving, shares: Tensor | None, k: int) -> Tensor:
@@ -98,12 +106,12 @@ def sample_facts(run: Run) -> dict[str, Any]:
 def named_network(run: Run) -> dict[str, Any]:
     """The network of a run by its name and settings; where it has none, any will do."""
     known = run.config.get("settings", {})
+    record = describe_task(run.task, known)["network"]
+    if record is not None and "name" in record:  # of a grid, that of this copy
+        return {"name": record["name"], "settings": record["settings"]}
     if known.get("network"):
         names = setting_names(resolve("network", known["network"]))
         return {"name": known["network"], "settings": {name: known[name] for name in names}}
-    record = describe_task(run.task, known)["network"]
-    if record is not None and "name" in record:
-        return {"name": record["name"], "settings": record["settings"]}
     return {"name": "linear", "settings": {}}
 
 

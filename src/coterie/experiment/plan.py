@@ -111,6 +111,12 @@ class Plan(NamedTuple):
     asks_for_network: bool = False  # whether a word of the user's names it, in a run that is new
     says: str = ""  # what is decided in the user's place, in a sentence
 
+    @property
+    def network_grid(self) -> dict[str, tuple[Any, ...]]:
+        """The settings of the network that have several values."""
+        own = setting_names(type(self.network))
+        return {name: values for name, values in self.grid.items() if name in own}
+
     def config(self) -> dict[str, Any]:
         """What config.json keeps: enough to make the same plan again."""
         names = self.algorithm_name, self.federation_name
@@ -120,7 +126,10 @@ class Plan(NamedTuple):
 
     def values(self) -> dict[str, Any]:
         """Every setting with its value."""
-        several = {name: grid_text(values) for name, values in self.grid.items()}
+        several = {
+            name: grid_text(values, "/" if name in self.network_grid else ",")
+            for name, values in self.grid.items()
+        }
         own = {**asdict(self.algorithm), **asdict(self.federation)}
         own |= {"network": self.network_name, **asdict(self.network)}
         of_run = {name: value for name, value in asdict(self.settings).items() if name not in own}
@@ -144,7 +153,11 @@ class Plan(NamedTuple):
         """Load the data and make ready to run: one run, or copies for several starts or values."""
         federation, task = self.prepare(self.hold_out(self.build()))
         if self.grid or self.settings.starts > 1:
-            return Grid(self.algorithm, federation, task, self.settings, self.grid, config)
+            tasks = [
+                (point, self._replace(network=network).prepare(federation)[1])
+                for point, network in grid_points(self.network, self.network_grid)
+            ]
+            return Grid(self.algorithm, federation, tasks, self.settings, self.grid, config)
         return Run(self.algorithm, federation, task, self.settings, config)
 
 
@@ -167,7 +180,7 @@ def make_plan(words: list[str], *, alone: bool = False) -> Plan:
     algorithm, federation = full_name("algorithm", algorithm), full_name("federation", federation)
     suggested = suggestions(owners.federation, owners.algorithm, algorithm)
     own = setting_names(*owners)
-    plain, grid = parse_grid(pairs, owners.algorithm)
+    plain, grid = parse_grid(pairs, owners.algorithm, owners.network)
     given = parse_settings(plain, owners)
     twice = set(grid) & set(given)
     if twice:
@@ -178,7 +191,9 @@ def make_plan(words: list[str], *, alone: bool = False) -> Plan:
     check_attack_given(set(given) - shadowed_settings(owners))
     if federation == "table":
         plan = with_clusters_found(plan, {*given, *grid}, alone=alone)
-    list(grid_points(plan.algorithm, plan.grid))  # refuses a value that the algorithm does not take
+    of_method = {name: each for name, each in plan.grid.items() if name not in plan.network_grid}
+    for owner, several in ((plan.algorithm, of_method), (plan.network, plan.network_grid)):
+        list(grid_points(owner, several))  # refuses a value that it does not take
     return plan._replace(asks_for_network=bool(network))
 
 
@@ -270,13 +285,15 @@ def plan_again(config: dict[str, Any], words: list[str]) -> Plan:
                 f"config.json is of another version of coterie, {config['coterie']}, or of "
                 f"{algorithm}, {federation} or {values['network']}"
             )
-        plain, grid = parse_grid([f"{n}={value}" for n, value in values.items()], owners.algorithm)
+        words_before = [f"{n}={value}" for n, value in values.items()]
+        plain, grid = parse_grid(words_before, owners.algorithm, owners.network)
         found = parse_settings(plain, owners)
-        for name, value in values.items():
-            if (grid_text(grid[name]) if name in grid else found[name]) != value:
-                raise CheckpointError(f"config.json has an impossible value for {name}: {value}")
         command = str(config["command"])
         plan = assemble_plan(algorithm, federation, owners, found, grid, command)
+        several = plan.values()
+        for name, value in values.items():
+            if (several[name] if name in grid else found[name]) != value:
+                raise CheckpointError(f"config.json has an impossible value for {name}: {value}")
     except (KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"config.json does not describe a run: {error!r}") from error
     rounds = check_same_plan(plan, owners, words)
@@ -309,9 +326,10 @@ def check_same_plan(plan: Plan, owners: Owners, words: list[str]) -> int:
     for word, (kind, name) in zip(asked, names.items(), strict=False):
         if word != name and full_name(kind, word) != name:
             raise SettingError(f"a resumed run keeps its settings: it runs {name}, got {word}")
-    plain, several = parse_grid(pairs, owners.algorithm)
+    plain, several = parse_grid(pairs, owners.algorithm, owners.network)
     wanted = parse_settings(plain, owners)
-    wanted |= {name: grid_text(each) for name, each in several.items()}
+    own = setting_names(owners.network)
+    wanted |= {n: grid_text(each, "/" if n in own else ",") for n, each in several.items()}
     if "network" in wanted:
         wanted["network"] = full_name("network", wanted["network"])
     values = plan.values()

@@ -31,7 +31,7 @@ NEAR = 2.0  # standard errors within which a loss is as good as the lowest
 class Candidate(NamedTuple):
     """A value of a setting, and the validation loss of the best run with it."""
 
-    value: float
+    value: float | str  # a text where it is no number, as hidden layers are
     loss: float
     losses: Tensor  # [m] of each client, NaN where it holds out nothing
 
@@ -46,10 +46,12 @@ class SelectedValue(NamedTuple):
     def reason(self, name: str) -> str:
         """Which value of a setting was taken, and why."""
         taken, lowest = self.candidate, self.lowest
-        said = f"{name}={taken.value:g} is taken: its validation loss, {taken.loss:.4g}, is "
+        said = (
+            f"{name}={value_text(taken.value)} is taken: its validation loss, {taken.loss:.4g}, is "
+        )
         if taken.value == lowest.value:
             return f"{said}the lowest"
-        least = f"{lowest.loss:.4g} of {name}={lowest.value:g}"
+        least = f"{lowest.loss:.4g} of {name}={value_text(lowest.value)}"
         return f"{said}within two standard errors of the lowest, {least}"
 
     def result(self, name: str, candidates: Sequence[Candidate]) -> dict[str, Any]:
@@ -68,8 +70,9 @@ class SelectedValue(NamedTuple):
 def choose_value(
     candidates: Sequence[Candidate], sizes: Tensor, *, smallest: bool = True
 ) -> SelectedValue:
-    """The value with the lowest loss, or the smallest within two standard errors of that.
+    """The value with the lowest loss, or the first within two standard errors of that.
 
+    Candidates are in the order of their values, the smallest first.
     `sizes` [m] are how many samples each client holds out.
 
     >>> import torch
@@ -79,15 +82,20 @@ def choose_value(
     >>> choice.lowest.value, choice.candidate.value
     (3, 1)
     """
-    lowest = min(candidates, key=lambda each: (each.loss, each.value))
+    lowest = min(candidates, key=lambda each: each.loss)  # of several the first
     errors = [difference_error(each.losses, lowest.losses, sizes) for each in candidates]
     within = [
         each
         for each, error in zip(candidates, errors, strict=True)
         if each.loss <= lowest.loss + NEAR * error
     ]
-    taken = min(within, key=lambda each: each.value) if smallest else lowest
+    taken = within[0] if smallest else lowest
     return SelectedValue(taken, lowest, errors)
+
+
+def value_text(value: float | str) -> str:
+    """A value as it is written on the command line."""
+    return value if isinstance(value, str) else f"{value:g}"
 
 
 def difference_error(one: Tensor, other: Tensor, sizes: Tensor) -> float:

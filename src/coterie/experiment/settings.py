@@ -265,46 +265,56 @@ class AutomaticValues(tuple[int, ...]):
         return super().__new__(cls, range(1, 7))
 
 
-def parse_grid(words: list[str], owner: type) -> tuple[list[str], dict[str, tuple[Any, ...]]]:
-    """The words that give one value, and the values of those that give a number several.
+def parse_grid(
+    words: list[str], owner: type, network: type | None = None
+) -> tuple[list[str], dict[str, tuple[Any, ...]]]:
+    """The words that give one value, and the values of those that give several.
 
-    Only settings of `owner`, the algorithm, can have several.
+    Those of `owner`, the algorithm, are numbers with commas between. Those of the `network` have
+    slashes between, for a comma separates hidden layers.
 
     >>> from coterie.algorithms.ifca import IFCA
     >>> parse_grid(["k=4", "lr=0.1,1"], IFCA)
     (['k=4'], {'lr': (0.1, 1.0)})
     >>> parse_grid(["k=auto"], IFCA)
     ([], {'k': (1, 2, 3, 4, 5, 6)})
+    >>> from coterie.networks import Mlp
+    >>> parse_grid(["hidden=0/16/64,32"], IFCA, Mlp)
+    ([], {'hidden': (0, 16, '64,32')})
     """
     known = {setting.name: setting for setting in settings_of(owner)}
+    of_network = {} if network is None else {each.name: each for each in settings_of(network)}
     plain: list[str] = []
     grid: dict[str, tuple[Any, ...]] = {}
     for word in words:
         name, _, text = word.partition("=")
-        numeric = name in known and known[name].type in (int, float)
         if text == AUTO and name == traits_of(owner).clusters and name not in grid:
             grid[name] = AutomaticValues()
             continue
-        if not numeric or "," not in text:
+        setting, mark = known.get(name), ","
+        if setting is None:
+            setting, mark = of_network.get(name), "/"
+        numeric = setting is not None and setting.type in (int, float, int | str)
+        if setting is None or not numeric or mark not in text:
             plain.append(word)
             continue
         if name in grid:
             raise SettingError(f"`{name}` is given twice")
-        grid[name] = tuple(convert_setting(known[name], part) for part in text.split(","))
+        grid[name] = tuple(convert_setting(setting, part) for part in text.split(mark))
         if len(set(grid[name])) < len(grid[name]):
             raise SettingError(f"`{name}` is given the same value twice: {text}")
     return plain, grid
 
 
-def grid_text(values: Sequence[Any]) -> str:
+def grid_text(values: Sequence[Any], mark: str = ",") -> str:
     """Several values of a setting as they are written on the command line.
 
-    >>> grid_text((0.1, 1.0)), grid_text(AutomaticValues())
-    ('0.1,1.0', 'auto')
+    >>> grid_text((0.1, 1.0)), grid_text(AutomaticValues()), grid_text((0, "64,32"), "/")
+    ('0.1,1.0', 'auto', '0/64,32')
     """
     if isinstance(values, AutomaticValues):
         return AUTO
-    return ",".join(map(str, values))
+    return mark.join(map(str, values))
 
 
 def convert_setting(setting: Setting, text: str) -> Any:

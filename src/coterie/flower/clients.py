@@ -151,21 +151,7 @@ class Network:
         """
 
         def packet(own: Tensor) -> Packet:
-            header, tensors = contents(own)
-            common = {
-                "do": action,
-                "names": [self.names[i] for i in own.tolist()],
-                "run": self.run,
-                "attempt": self.attempt,
-                "began": self.began,
-                "exchange": self.exchanges,
-                "rounds": self.rounds_done,
-                "saved": self.rounds_saved,
-                "best": [self.best_saved, self.best],
-            }
-            return Packet(
-                {**common, **header}, {"ids": own, "kept": self.last_kept(own), **tensors}
-            )
+            return self.packet(action, own, contents(own))
 
         def accept(own: Tensor, reply: Packet) -> NodeReply:
             found = read(own, reply)
@@ -174,6 +160,22 @@ class Network:
             return found
 
         return Exchange(self.roster, packet, accept).run(ids, others)
+
+    def packet(self, action: str, ids: Tensor, contents: Packet) -> Packet:
+        """The message that asks the node of clients `ids` for something."""
+        common = {
+            "do": action,
+            "names": [self.names[i] for i in ids.tolist()],
+            "run": self.run,
+            "attempt": self.attempt,
+            "began": self.began,
+            "exchange": self.exchanges,
+            "rounds": self.rounds_done,
+            "saved": self.rounds_saved,
+            "best": [self.best_saved, self.best],
+        }
+        tensors = {"ids": ids, "kept": self.last_kept(ids), **contents.tensors}
+        return Packet({**common, **contents.header}, tensors)
 
     def report_refused(self, refused: Mapping[int, str]) -> None:
         """Say whose replies are refused, and why."""

@@ -6,6 +6,7 @@ federation come with every message. A message asks for one of four things:
     enrol   the names of its clients, how many samples they have, and the shape of these
     step    a client step of the algorithm, on some of its clients
     score   how well given models serve its clients, on their test or validation samples
+    keep    nothing: it brings the final models, to score the node's own table with
     finish  nothing any more: the run is over
 
 Of code, a message can only name client steps of algorithms that are installed on the node: those
@@ -22,20 +23,31 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from coterie.core.errors import CoterieError, DataError
+from coterie.core.errors import DataError
 from coterie.core.layout import frozen_digest
 from coterie.data.federation import Federation
 from coterie.engine.client_memory import ClientMemory
 from coterie.engine.simulator import Simulator
 from coterie.evaluation.personal import FineTuning
 from coterie.experiment.finetuning import make_fine_tuning
+from coterie.experiment.kept_run import data_facts
+from coterie.flower.final_models import keep_final_models
 from coterie.flower.memory import RunMemory, check_kept
-from coterie.flower.node_file import FAILED, UNFIT, NodeFile, check_accepted, keep_to_log
+from coterie.flower.node_file import (
+    FAILED,
+    UNFIT,
+    UNUSABLE,
+    NodeFile,
+    check_accepted,
+    check_bounds,
+    told_to_server,
+)
 from coterie.flower.node_scoring import score_clients
 from coterie.flower.node_steps import NodeSteps, find_step
 from coterie.flower.permission import check_app_allowed
 from coterie.flower.sample_kinds import encode_kinds
 from coterie.flower.settings import App
+from coterie.flower.time_limit import time_limit
 from coterie.flower.wire import BadPacket, Packet, decode_packet, encode_packet
 from coterie.version import __version__
 
@@ -54,16 +66,27 @@ class Node:
             raise DataError(
                 f"share {file.share} of {len(federation)} clients is nobody: the data has too few"
             )
-        self.names = client_names(federation)[begin:end]
-        self.cluster = None if federation.cluster is None else federation.cluster[begin:end]
+        sizes = federation.train.sizes
+        ids = torch.arange(begin, end)[sizes[begin:end] >= file.smallest_client]
+        self.left_out = end - begin - len(ids)  # clients with too few samples to take part
+        if not len(ids):
+            raise DataError(
+                f"`smallest_client` must be at most {int(sizes[begin:end].max())}, the training "
+                f"samples of the largest client of this node, got {file.smallest_client}"
+            )
+        names = client_names(federation)
+        self.names = [names[i] for i in ids.tolist()]
+        self.facts = {**data_facts(federation), "clients": self.names}
+        self.cluster = None if federation.cluster is None else federation.cluster[ids]
         self.outputs, self.scale = federation.outputs, float(federation.scale)
         if federation.unseen:
             raise DataError(
                 f"{federation.name} is tested on clients that do not train, which a network does "
                 "not have; take a federation whose clients have test samples of their own"
             )
-        self.parts = {name: part.part(begin, end) for name, part in federation.parts.items()}
+        self.parts = {name: part.of_clients(ids) for name, part in federation.parts.items()}
         self.train = self.parts["train"]
+        check_bounds(file, app, self.task.layout.size)
         self.task.check_samples(self.train.x, self.train.y)
         self.selected: dict[str, int] = {}  # clients that are worked on: their numbers, by name
         self.ids = torch.arange(0)  # these numbers
@@ -103,6 +126,7 @@ class Node:
             "enrol": self.enrol,
             "step": self.run_step,
             "score": self.score,
+            "keep": self.keep_models,
             "finish": self.finish,
         }
         if action not in actions:
@@ -137,11 +161,21 @@ class Node:
     def score(self, packet: Packet) -> Packet:
         """How well models serve some clients; what they predict stays here."""
         began = time.perf_counter()
+        tensors = score_clients(self, packet, self.serving_step(packet))
+        return reply_packet(began, tensors, lost=[], kept=False)
+
+    def keep_models(self, packet: Packet) -> Packet:
+        """Keep the final models on this node; nothing is sent back."""
+        keep_final_models(self, packet, self.serving_step(packet))
+        return Packet({})
+
+    def serving_step(self, packet: Packet) -> Any:
+        """The step by which the clients of a message are served, if any; they remember all."""
         self.find_clients(packet)
-        step = find_step(self.allow, packet) if packet.get("use", str) else None
+        step = find_step(self, packet) if packet.get("use", str) else None
         self.run_memory(packet).read_after(self.memory, packet.get("rounds", int))
         check_kept(self.memory, self.selected, packet.tensor("kept"))
-        return reply_packet(began, score_clients(self, packet, step), lost=[], kept=False)
+        return step
 
     def finish(self, packet: Packet) -> Packet:
         """The run is over, and what its clients kept is no longer needed."""
@@ -177,7 +211,10 @@ class Node:
         if not (run.isalnum() and attempt.isalnum()):
             raise BadPacket("a run must have a name of letters and digits")
         began = packet.get("began", int)
-        return RunMemory(self.folder, run, self.names, attempt=attempt, began=began)
+        algorithm = self.app.plan.algorithm_name
+        return RunMemory(
+            self.folder, run, self.names, attempt=attempt, began=began, algorithm=algorithm
+        )
 
 
 class NodeWorker:
@@ -196,31 +233,32 @@ class NodeWorker:
         return Message(encode_packet(reply), reply_to=message)
 
     def answer(self, config: Mapping[str, Any], packet: Packet) -> Packet:
-        """The reply to a packet of a run with such settings."""
-        began = time.perf_counter()
-        if self.node is None or config != self.config:
-            check_app_allowed(self.file.allow, config)
-            app = App.from_config(config)
-            check_accepted(self.file, app)
-            if self.node is None or app.fingerprint != self.node.app.fingerprint:
-                self.node = self.make_node(app)
-            self.config = dict(config)
-        startup = time.perf_counter() - began
+        """The reply to a packet of a run with such settings.
+
+        What is wrong with the packet is told to the server, all else is kept to the node's log.
+        """
+        began, told = time.perf_counter(), UNUSABLE
         try:
-            reply = self.node.answer(packet)
+            with time_limit(self.file.longest_step):
+                app = self.read_settings(config)
+                told = UNFIT
+                if self.node is None or app.fingerprint != self.node.app.fingerprint:
+                    self.node = Node(app, self.file)
+                self.config = dict(config)
+                startup, told = time.perf_counter() - began, FAILED
+                reply = self.node.answer(packet)
             return Packet({**reply.header, "startup": startup}, reply.tensors)
         except Exception as error:
-            # A sentence of coterie's own is about what the server asked for, unless about data.
-            if isinstance(error, CoterieError) and not isinstance(error, DataError):
-                raise
-            raise CoterieError(keep_to_log(error, FAILED)) from None
+            raise told_to_server(error, told) from None
 
-    def make_node(self, app: App) -> Node:
-        """The node for an app; what is wrong with its data stays here."""
-        try:
-            return Node(app, self.file)
-        except Exception as error:
-            raise DataError(keep_to_log(error, UNFIT)) from None
+    def read_settings(self, config: Mapping[str, Any]) -> App:
+        """The app with such settings, if the node's operator accepts them."""
+        if self.node is not None and config == self.config:
+            return self.node.app
+        check_app_allowed(self.file.allow, config)
+        app = App.from_config(config)
+        check_accepted(self.file, app)
+        return app
 
 
 def reply_packet(

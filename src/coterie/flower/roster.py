@@ -184,9 +184,18 @@ class Roster:
         self.refresh()
         self._ask(dict.fromkeys(self.nodes, packet), lambda sent, reply: None)
 
-    def _ask(self, packets: dict[int, Packet], accept: Callable[[Sent, Packet], None]) -> None:
+    def hand_out(self, packets: dict[int, Packet]) -> None:
+        """Send each node a message of its own and wait until all that are online have answered."""
+        self._ask(packets, lambda sent, reply: None, self.app.network.timeout)
+
+    def _ask(
+        self,
+        packets: dict[int, Packet],
+        accept: Callable[[Sent, Packet], None],
+        most: float = MOST_SECONDS,
+    ) -> None:
         """Send messages that are not about clients, and take in the replies."""
-        timeout = min(self.app.network.timeout, MOST_SECONDS)
+        timeout = min(self.app.network.timeout, most)
         waiting = self.mailbox.send(packets, {}, timeout)
         online = self.still_online
         self.mailbox.receive(

@@ -17,6 +17,7 @@ from coterie.experiment.run_result import run_config
 from coterie.files import to_json, write_text
 from coterie.flower.clients import Network, join_network
 from coterie.flower.evaluation import NetworkScorer
+from coterie.flower.final_models import hand_out_models
 from coterie.flower.mailbox import Pace, emit_warning
 from coterie.flower.settings import App
 
@@ -59,6 +60,8 @@ def run_server(
     network.rounds_saved = run.rounds
     network.began = -1 if run.state is None else run.rounds
     run.complete()
+    if not run.failure:
+        hand_out_models(network, run)
     network.finish()
     if run.failure:
         raise CoterieError(run.failure)

@@ -94,6 +94,7 @@ def selection_curve(selection: Mapping[str, Any]) -> Figure | None:
     taken = curve([p for p in points if p[0] == selection["taken"]], "taken", SECOND)
     if line is None or taken is None:
         return None
+    named = any(isinstance(value, str) for value in selection["values"])
     bars = {"type": "data", "array": [round_digits(e) for e in selection["standard_error"]]}
     marker = {"size": 13, "symbol": "star", "color": SECOND, "line": {"width": 0}}
     return {
@@ -102,7 +103,11 @@ def selection_curve(selection: Mapping[str, Any]) -> Figure | None:
             {**taken, "mode": "markers", "marker": marker},
         ],
         "layout": {
-            "xaxis": {"title": {"text": selection["setting"]}, "showgrid": False},
+            "xaxis": {
+                "title": {"text": selection["setting"]},
+                "showgrid": False,
+                **({"type": "category"} if named else {}),
+            },
             "yaxis": {"title": {"text": "validation loss"}},
         },
     }
