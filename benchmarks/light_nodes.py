@@ -27,7 +27,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDic
 from flwr.supercore.inflatable import inflatable_object, inflatable_utils
 from flwr.supernode import fleet_http_connection
 
-from coterie.deploy.flwr_internals import HEARTBEAT_SECONDS, IDLE_SLEEP, AdaptiveSleep
+from coterie.deploy.flwr_supernode import HEARTBEAT_SECONDS, IDLE_SLEEP, AdaptiveSleep
 
 RAW_BYTES = "coterie.raw"  # as in coterie/flower/wire.py, which imports PyTorch
 STEP = 1e-4  # by which the "trained" model is moved
