@@ -42,7 +42,7 @@ TYPES = {
 SMALL = 2**16  # bytes of tensors that travel with the header
 MAX_HEADER = 2**24  # characters
 MAX_DIMENSIONS = 8
-KINDS = {dict: "dictionary", list: "list"}  # of what a text of the header may say
+KINDS: dict[type, str] = {dict: "dictionary", list: "list"}  # of what a text of the header may say
 
 
 class BadPacket(CoterieError):
@@ -85,8 +85,9 @@ def encode_packet(packet: Packet) -> RecordDict:
             together += data
         else:
             arrays[name] = Array(dtype=kind, shape=tuple(values.shape), stype=RAW_BYTES, data=data)
-    words = {"json": json.dumps(packet.header), "small": json.dumps(small), "bytes": together}
-    return RecordDict({HEADER: ConfigRecord(words), TENSORS: ArrayRecord(arrays)})
+    texts = {"json": json.dumps(packet.header), "small": json.dumps(small)}
+    words = ConfigRecord({**texts, "bytes": together})
+    return RecordDict({HEADER: words, TENSORS: ArrayRecord(arrays)})
 
 
 def decode_packet(content: RecordDict) -> Packet:
