@@ -16,6 +16,13 @@ from typing import Any
 from coterie.core.errors import CheckpointError
 from coterie.files import (
     append_line,
+    parse_json,
+    read_checked_lines,
+    remove_checksums,
+    to_json,
+    write_lines,
+)
+    append_line,
     checksums_file,
     parse_json,
     read_checked_lines,
@@ -49,6 +56,7 @@ class History:
 
     def replace(self, records: Sequence[Any]) -> None:
         """Let rounds.jsonl hold other records than those that were appended."""
+        remove_checksums(self.folder)
         write_lines(self.folder / ROUNDS, [to_json(record) for record in records])
 
     def pack(self, name: str) -> None:
