@@ -16,17 +16,11 @@ from typing import Any
 from coterie.core.errors import CheckpointError
 from coterie.files import (
     append_line,
-    parse_json,
-    read_checked_lines,
-    remove_checksums,
-    to_json,
-    write_lines,
-)
-    append_line,
     checksums_file,
     parse_json,
     read_checked_lines,
     read_plain_file,
+    remove_checksums,
     to_json,
     write_atomically,
     write_lines,
