@@ -102,8 +102,8 @@ def decode_packet(content: RecordDict) -> Packet:
         raise BadPacket("the header of a message must be two texts and bytes")
     if not isinstance(arrays, ArrayRecord):
         raise BadPacket("the tensors of a message must be arrays")
-    header = read_text(record["json"], dict)
-    tensors = decode_small(read_text(record["small"], list), record["bytes"])
+    header = read_words(record["json"], dict)
+    tensors = decode_small(read_words(record["small"], list), record["bytes"])
     for name, array in arrays.items():
         if array.stype != RAW_BYTES or name in tensors:
             raise BadPacket(f"{name} is of an unknown type or there twice: {array.stype}")
@@ -111,7 +111,7 @@ def decode_packet(content: RecordDict) -> Packet:
     return Packet(header, tensors)
 
 
-def read_text(text: Any, kind: type) -> Any:
+def read_words(text: Any, kind: type) -> Any:
     """What a text of the header says, a dictionary or a list."""
     if not isinstance(text, str) or len(text) > MAX_HEADER:
         raise BadPacket(f"the header of a message must be a text of at most {MAX_HEADER} letters")
