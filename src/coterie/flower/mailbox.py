@@ -49,6 +49,7 @@ class Mailbox:
         self.grid, self.pace = grid, pace
         self.counts: dict[str, float] = dict(NO_COUNTS)
         self.failure = ""
+        self.common: dict[str, Any] = {}  # goes with every message
 
     def send(
         self, packets: dict[int, Packet], clients: dict[int, Tensor], timeout: float
@@ -57,8 +58,11 @@ class Mailbox:
         from flwr.app import Message
 
         messages = [
-            Message(encode_packet(packet), node, "query", ttl=timeout + EXTRA_SECONDS)
-            for node, packet in packets.items()
+            Message(encode_packet(whole), node, "query", ttl=timeout + EXTRA_SECONDS)
+            for node, whole in (
+                (node, packet._replace(header={**self.common, **packet.header}))
+                for node, packet in packets.items()
+            )
         ]
         nobody = torch.arange(0)
         sent = [Sent(node, clients.get(node, nobody)) for node in packets]

@@ -23,9 +23,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from coterie.core.errors import CoterieError, DataError
+from coterie.core.errors import CoterieError, DataError, SettingError
 from coterie.core.layout import frozen_digest
 from coterie.data.federation import Federation
+from coterie.data.tables.schema import Schema
+from coterie.data.tables.table_sums import TableSums
 from coterie.engine.client_memory import ClientMemory
 from coterie.engine.simulator import Simulator
 from coterie.evaluation.personal import FineTuning
@@ -38,6 +40,7 @@ from coterie.flower.node_scoring import score_clients
 from coterie.flower.node_steps import NodeSteps, find_step
 from coterie.flower.permission import check_app_allowed
 from coterie.flower.sample_kinds import encode_kinds
+from coterie.flower.schema_exchange import answer_question, own_sums, with_schema
 from coterie.flower.settings import App
 from coterie.flower.wire import BadPacket, Packet, decode_packet, encode_packet
 from coterie.version import __version__
@@ -201,7 +204,8 @@ class NodeWorker:
     def __init__(self, file: NodeFile) -> None:
         self.file = file
         self.node: Node | None = None  # of the run that was last asked about
-        self.config: dict[str, Any] = {}
+        self.known: tuple[Mapping[str, Any], Any] = {}, None  # its settings, and schema if learnt
+        self.sums: tuple[str, TableSums] | None = None  # of which app, and what is said for it
 
     def __call__(self, message: Message, context: Context) -> Message:
         """The reply to a Flower message; a mistake is its text."""
@@ -213,13 +217,17 @@ class NodeWorker:
     def answer(self, config: Mapping[str, Any], packet: Packet) -> Packet:
         """The reply to a packet of a run with such settings."""
         began = time.perf_counter()
-        if self.node is None or config != self.config:
-            check_app_allowed(self.file.allow, config)
-            app = App.from_config(config)
-            check_accepted(self.file, app)
+        if packet.header.get("do") == "learn":
+            return self.answer_about_table(config, packet)
+        schema = packet.header.get("schema")
+        if self.node is None or (config, schema) != self.known:
+            app = self.accepted_app(config)
+            if schema is not None and app.learns_schema:
+                app = with_schema(app, Schema.of(packet.get("schema", dict)))
+                check_accepted(self.file, app)
             if self.node is None or app.fingerprint != self.node.app.fingerprint:
                 self.node = self.make_node(app)
-            self.config = dict(config)
+            self.known = dict(config), schema
         startup = time.perf_counter() - began
         try:
             reply = self.node.answer(packet)
@@ -229,6 +237,27 @@ class NodeWorker:
             if isinstance(error, CoterieError) and not isinstance(error, DataError):
                 raise
             raise CoterieError(keep_to_log(error, FAILED)) from None
+
+    def accepted_app(self, config: Mapping[str, Any]) -> App:
+        """The app of such settings, if this node takes part in it."""
+        check_app_allowed(self.file.allow, config)
+        app = App.from_config(config)
+        check_accepted(self.file, app)
+        return app
+
+    def answer_about_table(self, config: Mapping[str, Any], packet: Packet) -> Packet:
+        """What this node says of its table, where a schema is learnt; what is wrong stays here."""
+        app = self.accepted_app(config)
+        if not app.learns_schema:
+            raise BadPacket("the app has a schema, so that nothing of a table is asked for")
+        try:
+            if self.sums is None or self.sums[0] != app.fingerprint:
+                self.sums = app.fingerprint, own_sums(app, self.file)
+            return answer_question(self.sums[1], packet)
+        except (BadPacket, SettingError):
+            raise
+        except Exception as error:
+            raise CoterieError(keep_to_log(error, UNFIT)) from None
 
     def make_node(self, app: App) -> Node:
         """The node for an app; what is wrong with its data stays here."""

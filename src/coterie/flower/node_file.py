@@ -38,6 +38,8 @@ class NodeFile:
     app: str = ""  # the folder of the app that it accepts, no setting changed; empty: any
     # of its table the columns that an app may use, as in columns = ["age", "outcome"]; empty: all
     columns: frozenset[str] = frozenset()
+    schema: bool = True  # whether it says sums of its table where an app brings no schema
+    schema_rows: int = 10  # rows of its table that must stand behind a name or a sum that it says
     map: bool = True  # whether its clients send what places them on the map of the report
     map_samples: int = 10  # training samples that a client must have to be on the map
 
@@ -83,7 +85,7 @@ def check_accepted(file: NodeFile, app: App) -> None:
 
     It has other settings than the app in the node's file, or uses other columns.
     """
-    if file.app and read_app(Path(file.app)).fingerprint != app.fingerprint:
+    if file.app and read_app(Path(file.app)).fingerprint != app.accepted_fingerprint:
         raise SettingError(NOT_ACCEPTED)
     schema = app.schema
     if file.columns and schema is not None:
