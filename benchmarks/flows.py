@@ -4,7 +4,7 @@
 
 n clients train k flows each. Both make their sets by the same models of the last cluster round,
 take the same mini-batches of them and average; they take turns in one process, and what they end
-with is compared. The number of threads is PyTorch's own, OMP_NUM_THREADS.
+with is compared. RealNVPs are trained with Adam, as UIFCA's recipes have them, and with SGD. The number of threads is PyTorch's own, OMP_NUM_THREADS.
 
 Of RealNVP the operations of its products are counted, which both make: forwards for the sets of
 all samples, and for each step forwards, backwards by weights and backwards by what layers see.
@@ -44,13 +44,18 @@ class Work(NamedTuple):
     batch: int
     number: int  # n and k
     samples: int  # of a client
+    rule: str = "sgd"
+    lr: float = 0.005
 
 
+OPTIMISERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
+REAL_NVP = RealNvp(masks="cyclic", hidden=64)
 WORKS = {
-    f"{name}, n = k = {n}": Work(network, features, batch, n, samples)
-    for name, network, features, batch, samples in [
+    f"{name}, n = k = {n}": Work(network, features, batch, n, samples, *rule)
+    for name, network, features, batch, samples, *rule in [
         ("linear flows of 32 features, batch 64", LinearFlow(), 32, 64, 1000),
-        ("RealNVPs of 196 features, batch 32", RealNvp(masks="cyclic", hidden=64), 196, 32, 500),
+        ("RealNVPs of 196 features, batch 32, Adam", REAL_NVP, 196, 32, 500, "adam", 0.001),
+        ("RealNVPs of 196 features, batch 32, SGD", REAL_NVP, 196, 32, 500),
     ]
     for n in (4, 10)
 }
@@ -92,7 +97,13 @@ def compare(work: Work, turns: int) -> list[str]:
     federation = Federation.from_clients(list(zip(x, label, strict=True)))
     task = Density(lambda: work.network.module([work.features], k))
     algorithm = UIFCA(
-        k=k, steps=STEPS, batch=work.batch, lr=0.005, restarts=1, fit_rounds=FIRST - 1
+        k=k,
+        steps=STEPS,
+        batch=work.batch,
+        optimizer=work.rule,
+        lr=work.lr,
+        restarts=1,
+        fit_rounds=FIRST - 1,
     )
     clients = Simulator(federation.train, task)
     state = algorithm.init(Start(Everybody(clients), task, clients.population, seed=0))
@@ -121,7 +132,7 @@ def compare(work: Work, turns: int) -> list[str]:
         algorithm.round(state, clients.at("round", FIRST))
         ours.append(time.perf_counter() - began)
         began = time.perf_counter()
-        states = plain_round(networks, judges, list(x), descent.batches, algorithm.lr)
+        states = plain_round(networks, judges, list(x), descent.batches, work)
         theirs.append(time.perf_counter() - began)
     ends = torch.stack([task.layout.flatten(module_with(networks[0], each)) for each in states])
     difference = float((ends - expected).abs().max() / expected.abs().max())
@@ -146,7 +157,7 @@ def plain_round(
     judges: list[nn.Module],
     clients: list[Tensor],
     batches: list[Tensor],
-    lr: float,
+    work: Work,
 ) -> list[dict[str, Tensor]]:
     """One of the tau rounds, client by client and cluster by cluster: the new states.
 
@@ -165,7 +176,7 @@ def plain_round(
             if not len(own):
                 continue
             local.load_state_dict(network.state_dict())
-            optimiser = torch.optim.SGD(local.parameters(), lr=lr)
+            optimiser = OPTIMISERS[work.rule](local.parameters(), lr=work.lr)
             for step in next(left):
                 rows = step[step >= 0]
                 optimiser.zero_grad()

@@ -6,7 +6,14 @@ import time
 
 import pytest
 
-from coterie.files import LOCK, FolderLock, lock_owner
+from coterie.files import (
+    LOCK,
+    FolderLock,
+    changed_files,
+    lock_owner,
+    remove_checksums,
+    write_checksums,
+)
 
 
 def test_a_locked_folder_is_refused_until_it_is_released(tmp_path):
@@ -52,3 +59,16 @@ def test_a_lock_ends_with_its_owner_however_that_ends(tmp_path, then):
         owner.kill()
         owner.wait()
         owner.stdout.close()
+
+
+def test_checksums_of_a_folder_know_each_file_of_it(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).write_text(name)
+    write_checksums(tmp_path, ("a", "b", "never there"))
+    assert changed_files(tmp_path) == []
+    (tmp_path / "a").write_text("c")
+    (tmp_path / "b").unlink()
+    assert changed_files(tmp_path) == ["a", "b"]
+    assert changed_files(tmp_path, ["b"]) == ["b"]
+    remove_checksums(tmp_path)
+    assert changed_files(tmp_path) == []

@@ -1,7 +1,8 @@
 """Files that are complete or not there, and folders that one process at a time writes to.
 
 A file of lines that grows, as rounds.jsonl, has a checksum for each of its lines in a file beside
-it, rounds.crc. Where that is missing, as in earlier versions, lines are taken as they are.
+it, rounds.crc. Where that is missing, as in earlier versions, lines are taken as they are. A folder
+that is finished has a checksum for each of its other files, in outcome.crc.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ except ImportError:  # not a POSIX system: folders are not locked
     fcntl = None  # type: ignore[assignment]
 
 SUFFIX = ".tmp"
+SAFETENSORS_UNFINISHED = ".tmp??????"  # what that library writes to before it renames
+OUTCOME_CHECKSUMS = "outcome.crc"
 LOCK = ".lock"  # in a locked folder; holds the number of the process
 
 
@@ -69,7 +72,10 @@ def to_json(content: Any, indent: int | None = None) -> str:
     >>> to_json({"loss": float("nan"), "k": [1, float("inf")]})
     '{"loss": null, "k": [1, null]}'
     """
-    return json.dumps(without_infinities(content), allow_nan=False, indent=indent)
+    try:
+        return json.dumps(content, allow_nan=False, indent=indent)
+    except ValueError:  # some number is not finite; to look for it takes longer than to write
+        return json.dumps(without_infinities(content), allow_nan=False, indent=indent)
 
 
 def without_infinities(content: Any, digits: int | None = None) -> Any:
@@ -162,9 +168,53 @@ def read_checked_lines(path: Path) -> tuple[list[str], list[int]]:
     return lines, wrong
 
 
-def remove_unfinished(folder: Path) -> None:
-    """Remove what a killed process left of files it was writing."""
-    for unfinished in folder.glob(f".*{SUFFIX}"):
+def write_checksums(folder: Path, names: Sequence[str]) -> None:
+    """Write the checksums of those of some files that a folder has, and one of them all."""
+    lines = [
+        f"{zlib.crc32((folder / name).read_bytes()):08x}  {name}"
+        for name in names
+        if (folder / name).is_file()
+    ]
+    whole = "\n".join(lines)
+    write_text(folder / OUTCOME_CHECKSUMS, f"{whole}\n{line_checksum(whole)}\n")
+
+
+def remove_checksums(folder: Path) -> None:
+    """Remove the checksums of the files of a folder, before one of these changes."""
+    (folder / OUTCOME_CHECKSUMS).unlink(missing_ok=True)
+
+
+def changed_files(folder: Path, names: Sequence[str] = ()) -> list[str]:
+    """Which files of a folder are not those that there are checksums of, also if they are gone.
+
+    All are looked at, or those of `names`. If the checksums are damaged themselves, these are named
+    and nothing else is known.
+    """
+    path = folder / OUTCOME_CHECKSUMS
+    if not os.path.lexists(path):
+        return []
+    try:
+        *lines, total, end = read_plain_file(path).decode("ascii").split("\n")
+        if end or line_checksum("\n".join(lines)) != total:
+            raise ValueError("the checksums have changed")
+        known = {name: sum for sum, name in (line.split("  ", 1) for line in lines)}
+    except (OSError, ValueError):
+        return [OUTCOME_CHECKSUMS]
+    return [n for n in known if (not names or n in names) and file_checksum(folder / n) != known[n]]
+
+
+def file_checksum(path: Path) -> str:
+    """The checksum of a plain file; empty if there is none that can be read."""
+    try:
+        return f"{zlib.crc32(read_plain_file(path)):08x}"
+    except OSError:
+        return ""
+
+
+def remove_unfinished(folder: Path, name: str = "") -> None:
+    """Remove what a killed process left of files it was writing, or of one with this name."""
+    ours = folder.glob(f".{name}*{SUFFIX}")
+    for unfinished in (*ours, *(() if name else folder.glob(SAFETENSORS_UNFINISHED))):
         unfinished.unlink(missing_ok=True)
 
 

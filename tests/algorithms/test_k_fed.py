@@ -199,3 +199,12 @@ def test_a_client_without_points_has_no_centre():
     found = find_centres([points(), points(1, 2, 9), points(4)], 2, 0, 3)
     assert found.number.tolist() == [0, 2, 1]
     assert found.centres.flatten(1).tolist() == [[0, 0], [1.5, 9], [4, 0]]
+
+
+def test_points_that_are_not_finite_have_no_part_in_the_centres():
+    wrong = torch.tensor([[torch.nan], [torch.inf]])
+    right = points(1, 2, 9, 10)
+    found = find_centres([torch.cat([right, wrong]), wrong, right], 2, 0, 3)
+    assert found.number.tolist() == [2, 0, 2]
+    assert torch.equal(found.centres[0], found.centres[2])
+    assert found.centres[1].eq(0).all()

@@ -1,12 +1,14 @@
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 from torch import nn
 
 from coterie import Regression
-from coterie.core.algorithm import Start
+from coterie.core.algorithm import Start, Traits, traits_of
 from coterie.core.errors import SettingError
+from coterie.registry import resolve
+from coterie.shelves import ALGORITHMS
 
 
 class Sampler:
@@ -104,3 +106,38 @@ def test_the_server_draws_by_seed_and_purpose_before_the_first_round():
         start_with(linear()).generator("a"),
     ):
         assert not torch.equal(torch.rand(3, generator=other), drawn)
+
+
+@dataclass(frozen=True)
+class BySetting:
+    k: int = 2
+
+    @property
+    def traits(self):
+        return Traits(clusters="k", averages=self.k > 2)
+
+
+def test_traits_that_settings_decide_are_those_of_the_defaults_where_a_class_is_asked():
+    assert traits_of(BySetting) == Traits(clusters="k", averages=False)
+    assert traits_of(BySetting(3)) == Traits(clusters="k", averages=True)
+    assert traits_of(object) == Traits()
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_class_has_the_traits_of_its_instances_by_default(name):
+    kind = resolve("algorithm", name)
+    assert isinstance(traits_of(kind), Traits)
+    assert traits_of(kind) == traits_of(kind())
+
+
+def test_a_class_whose_traits_cannot_be_known_without_settings_declares_none():
+    class Chosen:
+        def __init__(self, needed):
+            self.needed = needed
+
+        @property
+        def traits(self):
+            return Traits(clusters=self.needed)
+
+    assert traits_of(Chosen) == Traits()
+    assert traits_of(Chosen("p")).clusters == "p"

@@ -1,10 +1,12 @@
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from coterie import Federation
 from coterie.core import seeds
+from coterie.data.client_orders import ClientDraws
 from coterie.data.holdout import held_out_rows, hold_out
 from tests.tasks.taggers import tagging_federation
 
@@ -77,8 +79,38 @@ def test_sequences_are_held_out_whole():
 
 def test_not_all_rows_are_held_out_whatever_the_chance():
     for seed in range(50):
-        out = held_out_rows(2, 0.99, None, torch.Generator().manual_seed(seed))
+        out = held_out_rows(ClientDraws(np.array([2]), ["a"], seed), 0.99, None)
         assert out.sum() == 1
+
+
+def one_client_at_a_time(sizes, names, seed, share, key):
+    """The same, written out for one client after another."""
+    parts = []
+    for size, name, own in zip(sizes, names, key.split(sizes), strict=True):
+        generator = seeds.generator(seed, "validation", name)
+        order = torch.randperm(size, generator=generator)
+        order = order[own[order].argsort(stable=True)]
+        start = torch.rand((), generator=generator, dtype=torch.float64)
+        passed = (torch.arange(size + 1) * share + start).floor()
+        out = torch.zeros(size, dtype=torch.bool)
+        out[order] = passed.diff() > 0
+        if bool(out.all()):
+            out[order[0]] = False
+        parts.append(out)
+    return torch.cat(parts)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.2, 0.5, 0.9, 0.999])
+def test_all_clients_together_hold_out_what_each_would_alone(share):
+    generator = torch.Generator().manual_seed(int(1000 * share))
+    for seed in range(5):
+        sizes = torch.randint(1, 30, (200,), generator=generator).tolist()
+        names = [f"c{i}" for i in range(200)] if seed % 2 else range(200)
+        classes = torch.randint(0, 3, (sum(sizes),), generator=generator)
+        for key in (classes, torch.randn(sum(sizes), generator=generator), classes > 0):
+            draws = ClientDraws(np.array(sizes), names, seed)
+            alone = one_client_at_a_time(sizes, names, seed, share, key)
+            assert torch.equal(held_out_rows(draws, share, key), alone)
 
 
 def test_rows_of_a_group_are_held_out_together():

@@ -405,6 +405,19 @@ def clock(monkeypatch):
     return slept
 
 
+def test_a_server_that_takes_long_to_answer_is_asked_less_often(clock):
+    adaptive = AdaptiveSleep()
+    clock.append(0.2)  # a request
+    adaptive.sleep(3)
+    assert clock[-1] == pytest.approx(1.0)
+    clock.append(5.0)
+    adaptive.sleep(3)
+    assert clock[-1] == 3
+    adaptive.sleep(0.5)  # it has a message, which it was quick to fetch
+    adaptive.sleep(3)
+    assert clock[-1] == 0.1
+
+
 def test_the_longer_no_message_comes_the_less_often_a_supernode_asks(clock):
     adaptive = AdaptiveSleep()
     while sum(clock) < 120:

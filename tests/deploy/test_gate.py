@@ -1,5 +1,6 @@
 """What nodes reach of a SuperLink, and what nobody does."""
 
+import asyncio
 import shutil
 import ssl
 from pathlib import Path
@@ -12,7 +13,8 @@ import httpx
 
 from coterie.core.errors import CoterieError
 from coterie.deploy.flwr_internals import ControlClient
-from coterie.deploy.keys import make_node_key
+from coterie.deploy.gate import make_gate
+from coterie.deploy.keys import make_authority, make_node_key
 from coterie.deploy.processes import Processes, free_ports
 from coterie.deploy.services import node_commands
 
@@ -77,3 +79,29 @@ def test_users_cannot_come_through_the_gate(server, tmp_path):
         pytest.raises(CoterieError, match=r"refused to register new\.pub"),
     ):
         control.register_node(key)
+
+
+def test_a_node_that_gives_up_in_the_middle_of_a_request_is_no_error_of_the_gate(
+    tmp_path, monkeypatch
+):
+    async def send(client, request, **settings):
+        async for _ in request.stream:
+            pass
+
+    monkeypatch.setattr(httpx.AsyncClient, "send", send)
+    gate = make_gate("127.0.0.1:1", make_authority(tmp_path / "keys").certificate)
+    arrived = [
+        {"type": "http.request", "body": b"half", "more_body": True},
+        {"type": "http.disconnect"},
+    ]
+    scope = {"type": "http", "method": "POST", "path": "/v1/fleet/pull-messages", "headers": []}
+    replies = []
+
+    async def receive():
+        return arrived.pop(0)
+
+    async def reply(part):
+        replies.append(part)
+
+    asyncio.run(gate(scope, receive, reply))
+    assert replies[0]["status"] == 400

@@ -8,11 +8,13 @@ import pytest
 
 import coterie
 from coterie import IFCA, FedAvg
+from coterie.cli.main import main
 from coterie.core.errors import CheckpointError, CoterieError, CoterieWarning, SettingError
 from coterie.experiment.checkpoint import Checkpoint
 from coterie.experiment.folder import RunFolder
 from coterie.experiment.plan import make_plan
 from coterie.experiment.settings import RunSettings
+from coterie.report.run_files import read_run
 from coterie.report.run_page import render_run
 from tests.experiment.test_run import Stop, stop_after
 
@@ -72,6 +74,7 @@ def test_a_half_written_line_is_cut_off(digits, tmp_path):
     with open(tmp_path / "r" / "rounds.jsonl", "a") as file:
         file.write('{"round": 3, "sec')
     (tmp_path / "r" / ".checkpoint.safetensors.1.tmp").write_bytes(b"half")
+    (tmp_path / "r" / ".tmp8t33BU").write_bytes(b"half")  # of the library, in the middle of it
     coterie.simulate(IFCA(k=2), *digits, resume=True, **settings)
     lines = (tmp_path / "r" / "rounds.jsonl").read_text().splitlines()
     assert [json.loads(line)["round"] for line in lines] == [1, 2, 3]
@@ -217,3 +220,54 @@ def test_a_config_that_describes_no_run_is_one_sentence(tmp_path, config):
     (tmp_path / "config.json").write_text(config)
     with pytest.raises(CheckpointError, match=r"config.json (cannot be read|does not describe)"):
         RunFolder.existing(tmp_path).config  # noqa: B018
+
+
+def test_a_run_killed_as_it_began_leaves_no_folder_that_cannot_be_used(digits, tmp_path):
+    (tmp_path / ".config.json.1.tmp").write_text('{"coterie"')
+    coterie.simulate(IFCA(k=2), *digits, folder=tmp_path, rounds=1)
+    assert (tmp_path / "result.json").exists()
+
+
+@pytest.mark.parametrize("name", ["result.json", "clients.json", "quality.json", "config.json"])
+def test_any_flipped_bit_of_a_finished_run_is_named_by_the_report(digits, tmp_path, name, capsys):
+    coterie.simulate(IFCA(k=2), *digits, folder=tmp_path / "r", rounds=1)
+    path = tmp_path / "r" / name
+    whole = path.read_bytes()
+    for place in range(0, len(whole), len(whole) // 40):
+        changed = bytearray(whole)
+        changed[place] ^= 1 << place % 8
+        path.write_bytes(bytes(changed))
+        damaged = read_run(tmp_path / "r").damaged
+        assert damaged == (name,), (place, damaged)
+    path.write_bytes(whole)
+    assert read_run(tmp_path / "r").damaged == ()
+    assert main(["report", str(tmp_path / "r")]) == 0
+    path.write_bytes(whole.replace(b"1", b"2"))
+    assert main(["report", str(tmp_path / "r")]) == 2
+    assert f"without {name} of" in capsys.readouterr().err
+
+
+def test_files_of_a_finished_run_that_are_gone_and_damaged_checksums_are_named(digits, tmp_path):
+    folder = tmp_path / "r"
+    coterie.simulate(IFCA(k=2), *digits, folder=folder, rounds=1)
+    (folder / "quality.json").unlink()
+    assert read_run(folder).damaged == ("quality.json (missing)",)
+    text = (folder / "outcome.crc").read_text()
+    (folder / "outcome.crc").write_text(text.replace("config", "confog"))
+    assert read_run(folder).damaged == ("outcome.crc",)
+    assert read_run(folder).result  # what is whole as far as anybody knows is shown
+    (folder / "outcome.crc").unlink()  # as folders of before had none
+    assert read_run(folder).damaged == ()
+
+
+def test_a_run_that_goes_on_has_no_checksums_of_before(digits, tmp_path):
+    settings = {"folder": tmp_path / "r", "checkpoint": 1}
+    coterie.simulate(IFCA(k=2), *digits, rounds=1, **settings)
+    with pytest.raises(Stop):
+        coterie.simulate(
+            IFCA(k=2), *digits, rounds=3, resume=True, on_round=stop_after(2), **settings
+        )
+    assert read_run(tmp_path / "r").damaged == ()
+    coterie.simulate(IFCA(k=2), *digits, rounds=3, resume=True, **settings)
+    assert (tmp_path / "r" / "outcome.crc").exists()
+    assert read_run(tmp_path / "r").damaged == ()

@@ -2,9 +2,19 @@ from dataclasses import asdict, dataclass
 
 import pytest
 
+from coterie.core.algorithm import traits_of
 from coterie.core.errors import SettingError
-from coterie.experiment.settings import RunSettings, check_no_clash, make_settings, parse_settings
+from coterie.experiment.settings import (
+    RunSettings,
+    check_no_clash,
+    make_settings,
+    parse_grid,
+    parse_settings,
+    settings_of,
+)
 from coterie.networks import Mlp
+from coterie.registry import resolve
+from coterie.shelves import ALGORITHMS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,3 +53,13 @@ def test_a_whole_number_or_text_is_what_it_reads_as(text, value):
     (found,) = parse_settings([f"hidden={text}"], [Mlp]).values()
     assert found == value
     assert type(found) is type(value)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_number_of_clusters_can_be_found_whatever_the_algorithm(name):
+    """Only the setting that says how many clusters there are can be `auto`."""
+    kind = resolve("algorithm", name)
+    clusters = traits_of(kind()).clusters
+    for setting in settings_of(kind):
+        grid = parse_grid([f"{setting.name}=auto"], kind)[1]
+        assert set(grid) == ({setting.name} & {clusters})

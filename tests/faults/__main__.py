@@ -2,9 +2,11 @@
 
     python -m tests.faults [PART=CASES ...] [seed=N]
 
-Exit code 1 if anything was wrong; each fault is printed with its seed, by which it comes again.
+Every command has a process of its own, which is forked from this one. Exit code 1 if anything was
+wrong; each fault is printed with its seed, by which it comes again.
 """
 
+import importlib
 import os
 import shutil
 import sys
@@ -13,9 +15,36 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.faults import commands, folders, replies, tables
+from coterie.cli import fork_server
+from coterie.shelves import ALGORITHMS, FEDERATIONS, NETWORKS
+from tests.faults import commands, disks, files, folders, kills, tables
+from tests.faults.command import Ended
 
-CASES = {"folders": 1000, "commands": 1000, "tables": 1000, "replies": 300}
+# Last are those that start threads in this process, after which it should fork no more.
+CASES = {
+    "kills": 300,
+    "disks": 60,
+    "folders": 1000,
+    "commands": 1000,
+    "tables": 700,
+    "files": 300,
+    "replies": 300,
+}
+IMPORTED = ("coterie.experiment.run", "coterie.cli.progress_bar", "coterie.report.pages")
+
+
+def import_all() -> None:
+    """Import what most commands do, so that a fork need not."""
+    for name in (*fork_server.ALSO_IMPORTED, *IMPORTED):
+        importlib.import_module(name)
+    for shelf in (ALGORITHMS, FEDERATIONS, NETWORKS):
+        list(shelf.values())
+
+
+def try_replies(seed: int, place: Path) -> str:
+    from tests.faults import replies  # imports Flower
+
+    return replies.try_replies(seed, place)
 
 
 def main(words: list[str]) -> int:
@@ -23,31 +52,36 @@ def main(words: list[str]) -> int:
     first = given.pop("seed", 0)
     place = Path(tempfile.mkdtemp(prefix="coterie-faults-"))
     os.chdir(place)
-    whole = folders.whole_folder("ifca", 0, False)
-    parts: dict[str, Callable[[int], str]] = {
-        "folders": lambda seed: folders.try_folder(seed, place),
-        "commands": lambda seed: commands.try_command(
-            seed, place, whole, whole.parent / "rows.csv"
-        ),
-        "tables": lambda seed: tables.try_table(seed, place),
-        "replies": lambda seed: replies.try_replies(seed, place),
+    import_all()
+    Ended.forked = True
+    parts: dict[str, Callable[[int, Path], str]] = {
+        "kills": kills.try_kill,
+        "disks": disks.try_disk,
+        "folders": folders.try_folder,
+        "commands": commands.try_command,
+        "tables": tables.try_table,
+        "files": files.try_file,
+        "replies": try_replies,
     }
     wrong = 0
     print("| part | seeds | faults | longest case |\n| --- | --- | --- | --- |", flush=True)
-    for part, cases in (given or CASES).items():
-        faults, longest = 0, 0.0
-        for seed in range(first, first + cases):
-            began = time.monotonic()
-            fault = parts[part](seed)
-            longest = max(longest, time.monotonic() - began)
-            faults += bool(fault)
-            if fault:
-                print(f"{part}: {fault}", file=sys.stderr, flush=True)
-        wrong += faults
-        seeds = f"{first} to {first + cases - 1}"
-        print(f"| {part} | {seeds} | {faults} | {longest:.1f} s |", flush=True)
-    for folder in (place, *folders.homes):
-        shutil.rmtree(folder, ignore_errors=True)
+    try:
+        for part, cases in (given or CASES).items():
+            faults, longest = 0, 0.0
+            for seed in range(first, first + cases):
+                began = time.monotonic()
+                fault = parts[part](seed, place)
+                longest = max(longest, time.monotonic() - began)
+                faults += bool(fault)
+                if fault:
+                    print(f"{part}: {fault}", file=sys.stderr, flush=True)
+            wrong += faults
+            seeds = f"{first} to {first + cases - 1}"
+            print(f"| {part} | {seeds} | {faults} | {longest:.1f} s |", flush=True)
+    finally:
+        os.chdir("/")
+        for folder in (place, *folders.homes):
+            shutil.rmtree(folder, ignore_errors=True)
     return 1 if wrong else 0
 
 

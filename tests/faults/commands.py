@@ -7,6 +7,7 @@ from pathlib import Path
 
 from coterie.shelves import ALGORITHMS, FEDERATIONS, NETWORKS
 from tests.faults.command import Ended
+from tests.faults.folders import whole_folder
 
 SMALL = ["clients=6", "samples=20", "rounds=1"]
 # Where a command begins: each is made wrong in a few places.
@@ -42,7 +43,13 @@ COMMANDS = [
     ["deploy", "keys", "OUT", "--node", "one"],
     ["deploy", "node", "NODE", "--superlink", "localhost:1", "--ca", "NODE", "--key", "NODE"],
     ["deploy", "local", "OUT", "--nodes", "1"],
-    ["check", "coterie.algorithms.ifca:IFCA"],
+    ["check", "coterie.algorithms.fedavg:FedAvg", "steps=1"],
+    ["check", "k-fed", "k=2"],
+    ["predict", "RUN", "TABLE", "--out", "OUT.csv"],
+    ["export", "RUN", "OUT", "--client", "0"],
+    ["reproduce", "ifca/table1", "--stored"],
+    ["reproduce", "fpfc/table1", "--only", "FPFC", "--stored"],
+    ["describe", "rotated-digits"],
     ["completion", "bash"],
     ["help", "run"],
 ]
@@ -190,8 +197,10 @@ LONG = re.compile(
 )
 
 
-def try_command(seed: int, place: Path, run: Path, table: Path) -> str:
+def try_command(seed: int, place: Path) -> str:
     """Give a malformed command; what is wrong with how it ended, if anything."""
+    run = whole_folder("ifca", 0, False)
+    table = run.parent / "rows.csv"
     draw = random.Random(seed)
     words = list(draw.choice(COMMANDS))
     for _ in range(draw.choice((1, 1, 1, 2, 3))):
@@ -215,7 +224,10 @@ def try_command(seed: int, place: Path, run: Path, table: Path) -> str:
     if any(LONG.fullmatch(word) for word in words) or "--watch" in words:
         return ""  # right, and goes on for as long as that takes
     ended = Ended(words)
-    return f"seed {seed}: {[word[:60] for word in words]}: {ended.fault}" if ended.fault else ""
+    # That an algorithm breaks promises with these settings is no mistake of the command's.
+    broken = words[0] == "check" and ended.code == 1 and "promises are kept" in ended.out
+    fault = "" if broken else ended.fault
+    return f"seed {seed}: {[word[:60] for word in words]}: {fault}" if fault else ""
 
 
 def mutate(words: list[str], draw: random.Random) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import random
 import shutil
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -123,6 +124,46 @@ def make_a_pipe(path: Path, draw: random.Random) -> None:
     os.mkfifo(path)
 
 
+def make_a_socket(path: Path, draw: random.Random) -> None:
+    path.unlink()
+    here = os.getcwd()
+    os.chdir(path.parent)  # the path of a socket is at most some 100 bytes long
+    try:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(path.name)
+    finally:
+        os.chdir(here)
+
+
+def link_to_a_device(path: Path, draw: random.Random) -> None:
+    """One without an end, one that is empty, and one that takes nothing."""
+    path.unlink()
+    path.symlink_to(draw.choice(("/dev/zero", "/dev/null", "/dev/full", "/proc/self/mem")))
+
+
+def link_to_nothing(path: Path, draw: random.Random) -> None:
+    path.unlink()
+    path.symlink_to("nothing")
+
+
+def make_unreadable(path: Path, draw: random.Random) -> None:
+    """Nobody but root is refused then."""
+    path.chmod(0)
+
+
+def encode_otherwise(path: Path, draw: random.Random) -> None:
+    text = path.read_bytes().decode("utf-8", "replace")
+    path.write_bytes(text.encode(draw.choice(("utf-16", "utf-16-be", "utf-8-sig", "utf-32"))))
+
+
+def insert_other_bytes(path: Path, draw: random.Random) -> None:
+    """Bytes that no text in UTF-8 has, or that no screen should be sent."""
+    content = path.read_bytes()
+    place = draw.randrange(len(content) + 1)
+    other = draw.choice((b"\xff", b"\xed\xa0\x80", b"\xc3", b"\x1b[31m", "\u202e\u2028".encode()))
+    path.write_bytes(content[:place] + other + content[place:])
+
+
 def link_to_itself(path: Path, draw: random.Random) -> None:
     path.unlink()
     path.symlink_to(path.name)
@@ -146,6 +187,12 @@ DAMAGES: tuple[Damage, ...] = (
     make_a_folder,
     make_a_pipe,
     link_to_itself,
+    make_a_socket,
+    link_to_a_device,
+    link_to_nothing,
+    make_unreadable,
+    encode_otherwise,
+    insert_other_bytes,
 )
 
 

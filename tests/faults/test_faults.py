@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from tests.faults import commands, folders, tables
+from tests.faults import commands, files, folders, tables
 from tests.faults.command import Ended, Hang, at_most
 
 
@@ -26,7 +26,12 @@ def test_a_damaged_folder_is_a_sentence(seed, tmp_path, whole):
 def test_a_malformed_command_is_a_sentence(first, tmp_path, monkeypatch, whole):
     monkeypatch.chdir(tmp_path)
     for seed in range(first, first + 20):
-        assert commands.try_command(seed, tmp_path, whole, whole.parent / "rows.csv") == ""
+        assert commands.try_command(seed, tmp_path) == ""
+
+
+def test_files_of_a_users_own_are_a_sentence(tmp_path):
+    for seed in range(20):
+        assert files.try_file(seed, tmp_path) == ""
 
 
 @pytest.mark.parametrize("first", range(0, 60, 20))

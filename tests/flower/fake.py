@@ -82,9 +82,9 @@ def make_app(*words: str, **network: Any) -> App:
 
 
 def thirds(folder: Path, count: int = 3) -> list[NodeFile]:
-    """Node files that share the clients of a federation."""
+    """Node files that share the clients of a federation, however small these are."""
     return [
-        NodeFile(share=f"{i}/{count}", memory=str(folder / f"memory{i}"))
+        NodeFile(share=f"{i}/{count}", memory=str(folder / f"memory{i}"), smallest_client=1)
         for i in range(1, count + 1)
     ]
 

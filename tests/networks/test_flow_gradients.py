@@ -7,6 +7,7 @@ from coterie.networks.flow_gradients import (
     is_real_nvp_of_perceptrons,
     linear_flow_gradients,
     real_nvp_gradients,
+    scaled_samples,
 )
 from coterie.networks.flows import LinearFlow, RealNvp
 from coterie.tensors.products import form
@@ -38,9 +39,10 @@ def drawn(name):
 
 
 def written_out(module, tensors, x, weight):
+    u = scaled_samples(module, tensors, x)
     if is_real_nvp_of_perceptrons(module):
-        return [form(each) for each in real_nvp_gradients(module, tensors, x, weight)]
-    return linear_flow_gradients(tensors, x, weight)
+        return [form(each) for each in real_nvp_gradients(module, tensors, u, weight)]
+    return linear_flow_gradients(tensors, u, weight)
 
 
 @pytest.mark.parametrize("name", FLOWS)

@@ -24,9 +24,10 @@ def drawn(*shape, seed):
     betas=st.sampled_from([BETAS, (0.5, 0.9), (0.0, 0.99)]),
     pause=st.integers(0, 20),
     scale=st.sampled_from([1e-9, 1.0, 1e6]),
+    in_place=st.lists(st.booleans(), min_size=20, max_size=20),
 )
 def test_steps_are_those_of_torch_optim_also_when_it_goes_on_later(
-    kind, steps, momentum, betas, pause, scale
+    kind, steps, momentum, betas, pause, scale, in_place
 ):
     ours = [drawn(3, 2, seed=1), drawn(4, seed=2)]
     theirs = [tensor.clone().requires_grad_() for tensor in ours]
@@ -42,6 +43,9 @@ def test_steps_are_those_of_torch_optim_also_when_it_goes_on_later(
         for tensor, gradient in zip(theirs, gradients, strict=True):
             tensor.grad = gradient.clone()
         exact.step()
+        if in_place[step]:
+            optimizer.step(ours, gradients, 0.1)
+            continue
         for tensor, direction in zip(ours, optimizer.directions(gradients), strict=True):
             tensor -= 0.1 * direction
     for one, other in zip(ours, theirs, strict=True):

@@ -73,7 +73,15 @@ class Upload(NamedTuple):
 class FeSEM(LocalTraining):
     """The server clusters the clients' models; members of a cluster train on from their mean."""
 
-    traits: ClassVar[Traits] = Traits(clusters="k", models="models")
+    traits: ClassVar[Traits] = Traits(
+        clusters="k",
+        models="models",
+        made_of={
+            "fesem": ("k", "kept"),
+            "fedavg": ("lr",),
+            "one-shot": ("k", "fits", "weighting"),
+        },
+    )
 
     k: int = setting(2, "clusters K; 0: chosen on a sample of clients", at_least(0))
     pull: float = setting(0.0, "strength lambda of the local pull to the centre", at_least(0))

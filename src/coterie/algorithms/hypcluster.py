@@ -57,7 +57,9 @@ class Upload(NamedTuple):
 class HypCluster(StartSettings, LocalTraining):
     """Clients choose the hypothesis with the lowest loss and train it; every sample counts."""
 
-    traits: ClassVar[Traits] = Traits(clusters="k", models="models", withholds=True)
+    traits: ClassVar[Traits] = Traits(
+        clusters="k", models="models", withholds=True, made_of={"hypcluster": ("k",)}
+    )
 
     k: int = setting(2, "clusters", at_least(1))
 

@@ -78,7 +78,12 @@ class Gradients(NamedTuple):
 class IFCA(StableIdentities, StartSettings, Resampling):
     """Clients choose the cluster model with the lowest loss on their data and train it on."""
 
-    traits: ClassVar[Traits] = Traits(clusters="k", models="models", withholds=True)
+    traits: ClassVar[Traits] = Traits(
+        clusters="k",
+        models="models",
+        withholds=True,
+        made_of={"ifca": ("k", "average", "share", "stable", "resample"), "fedavg": ()},
+    )
 
     k: int = setting(2, "clusters", at_least(1))
     average: str = setting(

@@ -172,10 +172,14 @@ class KFed(Settings):
 
 
 def find_centres(points: Sequence[Tensor], k: int, seed: int, tries: int) -> Upload:
-    """The centres of each client's points [n, d], at most k; a client without points has none."""
+    """The centres of each client's points [n, d], at most k; a client without points has none.
+
+    Points that are not finite, as the codes of a network that has diverged, belong nowhere.
+    """
     centres = points[0].new_zeros(len(points), k, points[0].shape[1])
     number = []
-    for row, own in zip(centres, points, strict=True):
+    for row, every in zip(centres, points, strict=True):
+        own = every[every.isfinite().all(1)]
         theta = local_centres(own, k, seed, tries)
         if len(theta):
             size = torch.bincount(nearest_centre(own, theta), minlength=len(theta))

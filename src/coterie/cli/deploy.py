@@ -35,6 +35,14 @@ def add_deploy(commands: Any) -> None:
     check = add(deploy_check, "say whether a node's data fit an app")
     check.add_argument("node", type=Path, metavar="NODE.toml")
     check.add_argument("--app", type=Path, required=True, metavar="DIR")
+    memory = add(
+        deploy_memory, "what a node's clients keep of runs: list it, remove it, take it over"
+    )
+    memory.add_argument("node", type=Path, metavar="NODE.toml")
+    either = memory.add_mutually_exclusive_group()
+    either.add_argument("--remove", metavar="RUN", help="forget what is kept of this run")
+    predecessor = "take over what a node that was replaced kept: its memory, or one run's folder"
+    either.add_argument("--from", type=Path, dest="source", metavar="FOLDER", help=predecessor)
     keys = add(deploy_keys, "make certificates, or the key of a node")
     keys.add_argument("folder", type=Path, metavar="DIR")
     server = "name or address of the server"
@@ -103,6 +111,29 @@ def deploy_check(options: argparse.Namespace) -> int:
         held = node.parts.get(part)
         print(f"  {name:<9} {'none' if held is None else f'{len(held.y):,} samples'}")
     print(f"  model     {node.task.layout.size:,} parameters")
+    return 0
+
+
+def deploy_memory(options: argparse.Namespace) -> int:
+    from coterie.flower.memory_folders import find_kept, kept_runs, remove_run, take_over
+    from coterie.flower.node_file import NodeFile
+
+    memory = Path(NodeFile.read(options.node).memory)
+    if options.remove:
+        for kept in find_kept(memory, options.remove):
+            remove_run(kept)
+        print(f"What was kept of the run {options.remove} is removed from {memory}.")
+        return 0
+    if options.source:
+        taken = take_over(memory, options.source)
+        print(f"Taken over from {options.source}: {', '.join(kept.run for kept in taken)}.")
+        return 0
+    found = kept_runs(memory)
+    print(f"{memory} keeps {len(found)} runs" + (":" if found else "."))
+    for kept in found:
+        of, state = kept.of, "finished" if kept.finished else "not finished"
+        what = f"{of.algorithm or 'unknown':12} {of.clients:6,} clients"
+        print(f"  {of.run}  {what}  {kept.days:6.1f} days  {kept.size / 1e6:10.1f} MB  {state}")
     return 0
 
 

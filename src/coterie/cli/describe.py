@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING
 from typing import Any
 
-from coterie.core.algorithm import Traits, traits_of
+from coterie.core.algorithm import traits_of
 from coterie.core.clients import declared_fold, is_client_step
 from coterie.core.errors import SettingError
 from coterie.core.fields import Role, field_of_role
@@ -154,9 +154,7 @@ def defended_text(kind: type[Any]) -> str:
     ]
     if not seen:
         return ""
-    declared = traits_of(kind)  # of a class these may not be known, but of its instances
-    averages = not isinstance(declared, Traits) or declared.averages
-    settings = "screen=, or aggregate= but mean," if averages else "screen="
+    settings = "screen=, or aggregate= but mean," if traits_of(kind).averages else "screen="
     return (
         f"With {settings} the server sees every client's upload of {', '.join(sorted(seen))}, and "
         "not only sums."

@@ -20,11 +20,14 @@ def add_export(commands: Any) -> None:
 
 
 def export_command(options: argparse.Namespace) -> int:
-    from coterie.files import read_json
+    from coterie.core.errors import CheckpointError
+    from coterie.files import changed_files, read_json
     from coterie.prediction.export import export_run
     from coterie.prediction.load_run import load_run
 
     run = load_run(options.run)
+    if changed_files(options.run, ["result.json"]):
+        raise CheckpointError(f"{options.run / 'result.json'} is damaged: it has changed since")
     result = read_json(options.run / "result.json")
     left_out = export_run(run, options.folder, clients=options.client, result=result)
     count = len(list(options.folder.glob("*.safetensors")))

@@ -62,6 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     alone = arguments is None  # the process does nothing but this command
     try:
         parser, words = build_parser(), list(sys.argv[1:] if arguments is None else arguments)
+        if nul := next((word for word in words if "\0" in word), None):
+            raise SettingError(f"words of a command must be without NUL characters, got {nul!r}")
         if words in ([], ["help"]):
             parser.print_help()
             return 0

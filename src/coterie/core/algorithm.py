@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -124,12 +124,23 @@ class Traits:
     clients_draw: bool = False  # whether clients draw, or are drawn, by their ids: these matter
     by_sample: bool = False  # whether it clusters samples, so that no one model serves a client
     averages: bool = True  # whether its rounds make means by `ByCluster`, which may be robust ones
+    # Algorithms whose client steps it asks for, by name, each with the settings that then are not
+    # its own: a node that accepts an app with this algorithm carries out these and no others.
+    made_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def traits_of(algorithm: object) -> Traits:
-    """The traits that an algorithm declares; those of one that declares none."""
-    found: Traits = getattr(algorithm, "traits", Traits())
-    return found
+    """The traits that an algorithm declares; those of one that declares none.
+
+    Of a class whose traits depend on settings they are those by default.
+    """
+    found = getattr(algorithm, "traits", Traits())
+    if isinstance(found, Traits) or not isinstance(algorithm, type):
+        return cast(Traits, found)
+    try:
+        return traits_of(algorithm())
+    except TypeError:  # a setting without a default
+        return Traits()
 
 
 class Info(NamedTuple):

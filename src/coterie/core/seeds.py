@@ -21,7 +21,7 @@ def derive(*address: int | str) -> int:
     False
     """
     # A NumPy integer is the same address as the plain one.
-    plain = tuple(part if isinstance(part, str) else int(part) for part in address)
+    plain = tuple([part if isinstance(part, str) else int(part) for part in address])
     text = repr(plain).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
 

@@ -130,14 +130,20 @@ class Task(Protocol):
         Outputs [m, c, n] and targets [m, n] give [m, c, n].
         """
 
+    def gradient_inputs(self, tensors: dict[str, Tensor], x: Tensor) -> Tensor | None:
+        """What `model_gradients` takes of samples [m, n, ...], one each, [m, n, ...].
+
+        It is made once for many steps: of what training does not change. None: there is no shorter
+        way to the gradients than to differentiate.
+        """
+
     def model_gradients(
-        self, tensors: dict[str, Tensor], x: Tensor, y: Tensor, weight: Tensor
-    ) -> Sequence[Tensor | SummedProducts] | None:
+        self, tensors: dict[str, Tensor], inputs: Tensor, y: Tensor, weight: Tensor
+    ) -> Sequence[Tensor | SummedProducts]:
         """The derivative of each client's weighted losses by its trained tensors, in their order.
 
-        Clients have tensors [m, ...], samples [m, n, ...] and weights of these [m, n]. That by the
-        weights of a layer need not be formed. None: there is no shorter way to it than to
-        differentiate.
+        Clients have tensors [m, ...], inputs made of their samples [m, n, ...] and weights of these
+        [m, n]. That by the weights of a layer need not be formed.
         """
 
     def mix(self, outputs: Tensor, shares: Tensor) -> Tensor:

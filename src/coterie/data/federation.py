@@ -95,6 +95,14 @@ class Samples:
         first, last = int(offsets[0]), int(offsets[-1])
         return Samples(self.x[first:last].clone(), self.y[first:last].clone(), offsets - first)
 
+    def of_clients(self, ids: Tensor) -> Samples:
+        """The samples of clients `ids`, in this order."""
+        sizes, begin = self.sizes[ids], self.offsets[ids]
+        offsets = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
+        first = (begin - offsets[:-1]).repeat_interleave(sizes)
+        rows = first + torch.arange(int(offsets[-1]))
+        return Samples(self.x[rows], self.y[rows], offsets)
+
     def rows(self, ids: Tensor) -> Rows:
         """The samples of clients `ids` side by side, padded with zeros to the longest of them.
 

@@ -14,8 +14,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from coterie.core import seeds
 from coterie.core.samples import Stored
+from coterie.data.client_orders import ClientDraws
 from coterie.data.federation import Federation, Samples
 from coterie.data.tables.splits import TEST, grouped_parts, latest_parts
 
@@ -34,20 +34,26 @@ def hold_out(federation: Federation, share: float, seed: int) -> Federation:
     if not share or federation.validation is not None:
         return federation
     train = federation.train
-    kept, held = [], []
-    for name, begin, end in client_bounds(federation):
-        if federation.group is not None:
-            out = held_out_groups(federation.group[begin:end], share, seed, name)
-        elif federation.time is not None:
-            out = latest_rows(federation.time[begin:end], share)
-        else:
-            key = stratum_keys(train.y[begin:end]) if federation.labelled else None
-            out = held_out_rows(end - begin, share, key, seeds.generator(seed, "validation", name))
-        rows = torch.arange(begin, end)
-        kept.append(rows[~out])
-        held.append(rows[out])
-    parts = (Samples.select(train.x, train.y, each) for each in (kept, held))
-    return replace(federation, train=next(parts), validation=next(parts), time=None, group=None)
+    out = torch.zeros(len(train.y), dtype=torch.bool)
+    if federation.group is None and federation.time is None:
+        key = stratum_keys(train.y) if federation.labelled else None
+        names = federation.clients or range(len(federation))
+        out = held_out_rows(ClientDraws(train.sizes.numpy(), names, seed), share, key)
+    else:
+        for name, begin, end in client_bounds(federation):
+            if federation.group is not None:
+                out[begin:end] = held_out_groups(federation.group[begin:end], share, seed, name)
+            elif federation.time is not None:
+                out[begin:end] = latest_rows(federation.time[begin:end], share)
+    kept, held = (chosen_samples(train, each) for each in (~out, out))
+    return replace(federation, train=kept, validation=held, time=None, group=None)
+
+
+def chosen_samples(samples: Samples, chosen: Tensor) -> Samples:
+    """The samples that a mask [n] chooses, client after client."""
+    before = torch.cat([torch.zeros(1, dtype=torch.long), chosen.long().cumsum(0)])
+    rows = chosen.nonzero()[:, 0]
+    return Samples(samples.x[rows], samples.y[rows], before[samples.offsets])
 
 
 def client_bounds(federation: Federation) -> list[tuple[str | int, int, int]]:
@@ -76,22 +82,24 @@ def stratum_keys(y: Stored) -> Tensor | None:
     return y if isinstance(y, Tensor) and y.dim() == 1 else None
 
 
-def held_out_rows(
-    count: int, share: float, key: Tensor | None, generator: torch.Generator
-) -> Tensor:
-    """Which of `count` samples with keys [n] are held out, a mask [n]; never all of them.
+def held_out_rows(draws: ClientDraws, share: float, key: Tensor | None) -> Tensor:
+    """Which samples with keys [n] clients hold out, a mask [n]; never all those of one.
 
     >>> y = torch.tensor([0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1])
-    >>> y[held_out_rows(12, 0.25, y, torch.Generator().manual_seed(0))].tolist()
+    >>> y[held_out_rows(ClientDraws(torch.tensor([12]).numpy(), ["a"], 0), 0.25, y)].tolist()
     [0, 0, 1]
     """
-    order = torch.randperm(count, generator=generator)
-    if key is not None:
-        order = order[key[order].argsort(stable=True)]
-    start = torch.rand((), generator=generator, dtype=torch.float64)
-    passed = (torch.arange(count + 1) * share + start).floor()
-    out = torch.zeros(count, dtype=torch.bool)
-    out[order] = passed.diff() > 0
-    if bool(out.all()):
-        out[order[0]] = False
+    drawn, start = draws.orders("validation", starts=True)
+    order = torch.from_numpy(draws.sorted(drawn, key))
+    sizes = torch.from_numpy(draws.sizes)
+    begin, client = torch.from_numpy(draws.begin), torch.arange(len(sizes))
+    # Every client has a place more than samples: the differences between two are what counts.
+    owner = client.repeat_interleave(sizes + 1)
+    place = torch.arange(len(owner)) - (begin + client)[owner]
+    passed = (place * share + start[owner].float()).floor()
+    within = place[1:] > 0
+    out = torch.zeros(len(order), dtype=torch.bool)
+    out[order] = (passed.diff() > 0)[within]
+    count = torch.zeros_like(sizes).index_add(0, client.repeat_interleave(sizes), out.long())
+    out[order[begin[(count == sizes) & (sizes > 0)]]] = False
     return out

@@ -47,6 +47,7 @@ HEARTBEAT_SECONDS = 10.0  # the least that a SuperLink accepts
 IDLE_SLEEP = 3  # what Flower's SuperNode sleeps when there was no message
 PULL_SECONDS, PULL_SECONDS_MAX = 0.1, 3.0  # what ours sleeps instead
 PULL_SHARE = 0.1  # of the time since the last message
+PULL_TIMES = 5.0  # as long as the last request took
 REPLY_SECONDS = 0.02  # between two looks for the worker's reply
 
 log = logging.getLogger("coterie.node")
@@ -282,6 +283,7 @@ class AdaptiveSleep:
 
     def __init__(self) -> None:
         self.busy_at = time.monotonic()  # when there was last something to do
+        self.woke_at = self.busy_at
 
     def sleep(self, seconds: float) -> None:
         """Sleep for a time of our own; `seconds`, which is Flower's, tells what it waits for."""
@@ -291,7 +293,9 @@ class AdaptiveSleep:
             time.sleep(REPLY_SECONDS)
         else:
             idle = PULL_SHARE * (now - self.busy_at)
-            time.sleep(min(max(idle, PULL_SECONDS), PULL_SECONDS_MAX))
+            slow = PULL_TIMES * (now - self.woke_at)  # of a server with many nodes
+            time.sleep(min(max(idle, slow, PULL_SECONDS), PULL_SECONDS_MAX))
+        self.woke_at = time.monotonic()
 
 
 def run_supernode() -> None:
@@ -303,7 +307,8 @@ def run_supernode() -> None:
       up to a minute the server waits for the replies of one that died, and does not let it in
       again, since its key is in use. Ours promises one every 10 s, which makes that 20 s.
     - Where there was no message, it asks again after 3 s, and rounds are no shorter. Ours asks
-      sooner while messages come, and less and less often while none do.
+      sooner while messages come, and less and less often while none do, or while the server takes
+      long to answer: many nodes that ask often would keep it from its work.
     - It looks for the worker's reply every 0.5 s. That costs little, so ours looks more often.
     """
     need_flower()

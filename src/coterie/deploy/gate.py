@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 METHOD = re.compile(r"[a-z-]+")  # nothing that could lead to another path
 TIMEOUT_SECONDS = 300.0  # for the SuperLink to take or give a part of a message
+CONNECTIONS = 1000  # to the SuperLink, at most
 HOP_BY_HOP = {"host", "connection", "keep-alive", "transfer-encoding", "upgrade", "te"}
 
 
@@ -43,11 +44,16 @@ def make_gate(superlink: str, ca: Path) -> Starlette:
     import httpx
     from starlette.applications import Starlette
     from starlette.background import BackgroundTask
+    from starlette.requests import ClientDisconnect
     from starlette.responses import Response, StreamingResponse
     from starlette.routing import Route
 
     trust = ssl.create_default_context(cafile=ca)
-    client = httpx.AsyncClient(verify=trust, timeout=TIMEOUT_SECONDS, trust_env=False)
+    # A connection is kept for as many nodes as ask at once: to make one takes longer than to ask.
+    limits = httpx.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS)
+    client = httpx.AsyncClient(
+        verify=trust, timeout=TIMEOUT_SECONDS, trust_env=False, limits=limits
+    )
 
     async def forward(request: Request) -> Response:
         method = request.path_params["method"]
@@ -58,6 +64,8 @@ def make_gate(superlink: str, ca: Path) -> Starlette:
         onward = client.build_request("POST", url, headers=headers, content=request.stream())
         try:
             answer = await client.send(onward, stream=True)
+        except ClientDisconnect:
+            return Response(status_code=400)  # to nobody: the node has given up
         except httpx.TransportError:
             return Response("the SuperLink does not answer", status_code=503)
         return StreamingResponse(

@@ -13,6 +13,7 @@
     pictures.json           samples of each cluster, where they are images, and draws from its model
     samples.json            where samples are clustered, a map of some, and what their features are
     report.html             all of it as a page
+    outcome.crc             of a finished run, a checksum for each file that `report` reads
 
 Every file but those of the rounds is replaced as a whole. A line that a killed run left unfinished
 there, or that is newer than the checkpoint, is cut off when the run is resumed. Unless the settings
@@ -44,8 +45,10 @@ from coterie.files import (
     flush,
     lock_owner,
     read_json,
+    remove_checksums,
     remove_unfinished,
     to_json,
+    write_checksums,
     write_text,
 )
 from coterie.report.run_page import render_run
@@ -57,6 +60,7 @@ OUTCOME = (
     *("result.json", "quality.json", "clients.json", "pictures.json", "samples.json"),
     "report.html",
 )
+CHECKED = ("config.json", "schema.json", "map.npz", *OUTCOME[:-1])
 ON_THE_WAY = (
     *("rounds.jsonl", "rounds.crc"),
     *("copies.jsonl", "copies.crc", "copies.jsonl.gz", "map.npz"),
@@ -98,6 +102,7 @@ class RunFolder:
         try:
             path.mkdir(parents=True, exist_ok=True)
             folder.lock()
+            remove_unfinished(path, "config.json.")  # of a run that was killed as it began
             if any(entry.name != LOCK for entry in path.iterdir()):
                 folder.unlock()
                 raise CoterieError(f"the run folder {path} must be new or empty")
@@ -185,8 +190,13 @@ class RunFolder:
             self.path.rmdir()
 
     def write(self, name: str, content: Any) -> None:
-        """Write a JSON file."""
+        """Write a JSON file; the checksums of all are gone before one changes."""
+        remove_checksums(self.path)
         write_text(self.path / name, to_json(content) + "\n")
+
+    def write_checksums(self) -> None:
+        """Write the checksums of all that the page is drawn from but the lines of rounds."""
+        write_checksums(self.path, CHECKED)
 
     def write_schema(self, federation: Federation) -> None:
         """Write how rows of a user's table become samples, unless that is there."""
@@ -229,6 +239,7 @@ class RunFolder:
 
     def remove_outcome(self) -> None:
         """Remove what was said of the outcome: the run goes on."""
+        remove_checksums(self.path)
         for name in OUTCOME:
             (self.path / name).unlink(missing_ok=True)
 

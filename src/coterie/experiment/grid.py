@@ -15,7 +15,6 @@ it is compressed (`copies.jsonl.gz`); a grid that goes on unpacks it.
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -51,6 +50,7 @@ from coterie.experiment.selection import (
     values_for,
 )
 from coterie.experiment.settings import AutomaticValues, RunSettings, grid_text, setting_names
+from coterie.files import parse_json
 from coterie.registry import algorithm_name
 from coterie.tensors.threads import adaptive_threads
 
@@ -426,7 +426,7 @@ def complete_rounds(folder: RunFolder) -> None:
     with suppress(OSError, ValueError, TypeError, StopIteration):
         done = len((folder.path / "rounds.jsonl").read_text(encoding="utf-8").splitlines())
         for line in (folder.path / COPIES).read_text(encoding="utf-8").splitlines():
-            found.append(next(record for record in json.loads(line) if record is not None))
+            found.append(next(record for record in parse_json(line) if record is not None))
     if 0 < done < len(found):
         folder.history.replace(found)
 

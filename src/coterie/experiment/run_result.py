@@ -126,6 +126,7 @@ def write_outcome(run: Run, folder: RunFolder) -> None:
         points = sample_map(run.evaluator.scorer, data, run.serving, labels, seed)
         profiles = feature_profiles(data, labels, draws, seed)
         folder.write("samples.json", {"map": points, "features": profiles})
+    folder.write_checksums()
 
 
 def with_exclusions(tables: dict[str, Any], records: Sequence[Record]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from coterie.core.errors import CoterieError, SettingError
 from coterie.experiment.folder import RunFolder
 from coterie.experiment.forked_runs import CAN_FORK, ForkServer, RunProcess, python_command
 from coterie.experiment.plan import complete_settings, make_plan
-from coterie.files import read_json
+from coterie.files import changed_files, read_json
 from coterie.report.template import share_library
 from coterie.tensors.threads import available_cores
 
@@ -43,6 +43,8 @@ class Job:
     def result(self) -> dict[str, Any] | None:
         """The outcome, if all rounds are done, or training has ended before."""
         try:
+            if changed_files(self.folder, ["result.json"]):
+                return None
             result: dict[str, Any] | None = read_json(self.folder / "result.json")
             if result is None or result.get("ending"):
                 return result

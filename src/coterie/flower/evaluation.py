@@ -250,7 +250,7 @@ class ScoreExchange:
         use = "" if step is None else ("adapt" if serving.adapt else "label")
         header |= {"part": self.part, "map": self.drawn, "use": use, "classes": self.classes}
         header["tune"] = self.tuned
-        tensors |= {"models": models, "cluster": cluster, "common": serving.models[:1]}
+        tensors |= {"models": models, "cluster": cluster}
         tensors |= mixture
         return Packet(header, tensors)
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,12 +30,15 @@ from torch import Tensor
 from coterie.core.errors import CoterieError
 from coterie.engine.client_memory import ClientMemory
 from coterie.files import read_json, write_atomically, write_text
-from coterie.flower.memory_folders import STEPS, mark, open_run, read_marker
+from coterie.flower.memory_folders import STEPS, VERSION, RunFacts, mark, open_run, read_marker
 
-VERSION = re.compile(r"(\d{8})-(\d{8})-(\w+)\.safetensors")
 # Kept beside what steps keep: when a client last kept something, as rounds done by then and one.
 # The server knows it too, and so it is noticed when a node has lost what its clients kept.
 WHEN_KEPT = "when kept"
+
+
+class MemoryRefusal(CoterieError):
+    """A step that cannot be done from what is kept here; only what the server knows is said."""
 
 
 class StepNumber(NamedTuple):
@@ -57,17 +59,26 @@ class Version(NamedTuple):
 class RunMemory:
     """The memory of one run on a node whose clients have these names, as an attempt at it sees it.
 
-    began  the rounds that the run had done when the attempt began; -1: it began anew
+    began      the rounds that the run had done when the attempt began; -1: it began anew
+    algorithm  what the owner of the folder is told that the run is of
     """
 
     def __init__(
-        self, memory: Path, run: str, names: list[str], *, attempt: str = "", began: int = -1
+        self,
+        memory: Path,
+        run: str,
+        names: list[str],
+        *,
+        attempt: str = "",
+        began: int = -1,
+        algorithm: str = "",
     ) -> None:
         if not run.isalnum():
             raise CoterieError(f"a run must have a name of letters and digits, got {run!r}")
         # Nodes may share a folder; each has what its own clients keep.
         clients = hashlib.sha256(json.dumps(names).encode()).hexdigest()[:8]
-        self.memory, self.run, self.name = memory, run, f"{run}-{clients}"
+        self.memory, self.name = memory, f"{run}-{clients}"
+        self.of = RunFacts(run, algorithm, len(names))
         self.attempt, self.began = attempt, began
         self.folder = memory / self.name
 
@@ -77,7 +88,7 @@ class RunMemory:
         These are clients by name, with their numbers. A step is refused where the run has gone on
         from it.
         """
-        self.folder = open_run(self.memory, self.name, self.run)
+        self.folder = open_run(self.memory, self.name, self.of)
         log = self._log()
         over = step.attempt in log["attempts"][:-1]
         if log["attempts"][-1:] != [step.attempt] and not over:
@@ -86,7 +97,7 @@ class RunMemory:
             for version in set(self._versions()) - set(self._usable()):
                 version.path.unlink()
         if over or step.exchange < log["exchange"]:
-            raise CoterieError("the run has gone on from the step that is asked for")
+            raise MemoryRefusal("the run has gone on from the step that is asked for")
         answered: list[dict[str, int]] = log["clients"]
         return answered if step.exchange == log["exchange"] else []
 
@@ -124,7 +135,7 @@ class RunMemory:
         """The run is over: its folder may go when another run begins."""
         known = read_marker(self.folder)
         if known is not None:
-            mark(self.folder, self.run, finished=True)
+            mark(self.folder, self.of, finished=True)
 
     def _remove_old(self, saved: int, *best: int) -> None:
         """Remove the versions that nothing goes back to.
@@ -190,7 +201,7 @@ def check_kept(memory: ClientMemory, clients: dict[str, int], expected: Tensor) 
     """
     ids = torch.tensor(list(clients.values()))
     if expected.shape != ids.shape or expected.dtype != torch.long:
-        raise CoterieError("a message must say when its clients last kept something")
+        raise MemoryRefusal("a message must say when its clients last kept something")
     there = torch.zeros_like(expected)
     known = memory.remembers(WHEN_KEPT, ids)
     if bool(known.any()):
@@ -200,7 +211,8 @@ def check_kept(memory: ClientMemory, clients: dict[str, int], expected: Tensor) 
         rounds = int(expected[lost[0]]) - 1
         when = f"in round {rounds}" if rounds else "before the first round"
         others = f" (as of {len(lost) - 1} others)" if len(lost) > 1 else ""
-        raise CoterieError(
+        raise MemoryRefusal(
             f"what client {list(clients)[lost[0]]} kept {when}{others} is not in its node's memory "
-            "any more, and without it the client cannot go on in this run"
+            "any more: it is left out of this run, unless `coterie deploy memory NODE.toml --from "
+            "FOLDER` brings it back there"
         )

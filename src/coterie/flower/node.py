@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from coterie.core.errors import CoterieError, DataError, SettingError
+from coterie.core.errors import DataError
 from coterie.core.layout import frozen_digest
 from coterie.data.federation import Federation
 from coterie.data.tables.schema import Schema
@@ -35,13 +35,22 @@ from coterie.experiment.finetuning import make_fine_tuning
 from coterie.experiment.kept_run import data_facts
 from coterie.flower.final_models import keep_final_models
 from coterie.flower.memory import RunMemory, check_kept
-from coterie.flower.node_file import FAILED, UNFIT, NodeFile, check_accepted, keep_to_log
+from coterie.flower.node_file import (
+    FAILED,
+    UNFIT,
+    UNUSABLE,
+    NodeFile,
+    check_accepted,
+    check_bounds,
+    told_to_server,
+)
 from coterie.flower.node_scoring import score_clients
 from coterie.flower.node_steps import NodeSteps, find_step
 from coterie.flower.permission import check_app_allowed
 from coterie.flower.sample_kinds import encode_kinds
 from coterie.flower.schema_exchange import answer_question, own_sums, with_schema
 from coterie.flower.settings import App
+from coterie.flower.time_limit import time_limit
 from coterie.flower.wire import BadPacket, Packet, decode_packet, encode_packet
 from coterie.version import __version__
 
@@ -60,17 +69,27 @@ class Node:
             raise DataError(
                 f"share {file.share} of {len(federation)} clients is nobody: the data has too few"
             )
-        self.names = client_names(federation)[begin:end]
+        sizes = federation.train.sizes
+        ids = torch.arange(begin, end)[sizes[begin:end] >= file.smallest_client]
+        self.left_out = end - begin - len(ids)  # clients with too few samples to take part
+        if not len(ids):
+            raise DataError(
+                f"`smallest_client` must be at most {int(sizes[begin:end].max())}, the training "
+                f"samples of the largest client of this node, got {file.smallest_client}"
+            )
+        names = client_names(federation)
+        self.names = [names[i] for i in ids.tolist()]
         self.facts = {**data_facts(federation), "clients": self.names}
-        self.cluster = None if federation.cluster is None else federation.cluster[begin:end]
+        self.cluster = None if federation.cluster is None else federation.cluster[ids]
         self.outputs, self.scale = federation.outputs, float(federation.scale)
         if federation.unseen:
             raise DataError(
                 f"{federation.name} is tested on clients that do not train, which a network does "
                 "not have; take a federation whose clients have test samples of their own"
             )
-        self.parts = {name: part.part(begin, end) for name, part in federation.parts.items()}
+        self.parts = {name: part.of_clients(ids) for name, part in federation.parts.items()}
         self.train = self.parts["train"]
+        check_bounds(file, app, self.task.layout.size)
         self.task.check_samples(self.train.x, self.train.y)
         self.selected: dict[str, int] = {}  # clients that are worked on: their numbers, by name
         self.ids = torch.arange(0)  # these numbers
@@ -156,7 +175,7 @@ class Node:
     def serving_step(self, packet: Packet) -> Any:
         """The step by which the clients of a message are served, if any; they remember all."""
         self.find_clients(packet)
-        step = find_step(self.allow, packet) if packet.get("use", str) else None
+        step = find_step(self, packet) if packet.get("use", str) else None
         self.run_memory(packet).read_after(self.memory, packet.get("rounds", int))
         check_kept(self.memory, self.selected, packet.tensor("kept"))
         return step
@@ -195,7 +214,10 @@ class Node:
         if not (run.isalnum() and attempt.isalnum()):
             raise BadPacket("a run must have a name of letters and digits")
         began = packet.get("began", int)
-        return RunMemory(self.folder, run, self.names, attempt=attempt, began=began)
+        algorithm = self.app.plan.algorithm_name
+        return RunMemory(
+            self.folder, run, self.names, attempt=attempt, began=began, algorithm=algorithm
+        )
 
 
 class NodeWorker:
@@ -215,56 +237,48 @@ class NodeWorker:
         return Message(encode_packet(reply), reply_to=message)
 
     def answer(self, config: Mapping[str, Any], packet: Packet) -> Packet:
-        """The reply to a packet of a run with such settings."""
-        began = time.perf_counter()
-        if packet.header.get("do") == "learn":
-            return self.answer_about_table(config, packet)
-        schema = packet.header.get("schema")
-        if self.node is None or (config, schema) != self.known:
-            app = self.accepted_app(config)
-            if schema is not None and app.learns_schema:
-                app = with_schema(app, Schema.of(packet.get("schema", dict)))
-                check_accepted(self.file, app)
-            if self.node is None or app.fingerprint != self.node.app.fingerprint:
-                self.node = self.make_node(app)
-            self.known = dict(config), schema
-        startup = time.perf_counter() - began
+        """The reply to a packet of a run with such settings.
+
+        What is wrong with the packet is told to the server, all else is kept to the node's log.
+        """
+        began, told = time.perf_counter(), UNUSABLE
         try:
-            reply = self.node.answer(packet)
+            with time_limit(self.file.longest_step):
+                if packet.header.get("do") == "learn":
+                    app, told = self.read_settings(config, None), UNFIT
+                    return answer_question(self.table_sums(app), packet)
+                schema = packet.header.get("schema")
+                app, told = self.read_settings(config, schema), UNFIT
+                if self.node is None or app.fingerprint != self.node.app.fingerprint:
+                    self.node = Node(app, self.file)
+                self.known = dict(config), schema
+                startup, told = time.perf_counter() - began, FAILED
+                reply = self.node.answer(packet)
             return Packet({**reply.header, "startup": startup}, reply.tensors)
         except Exception as error:
-            # A sentence of coterie's own is about what the server asked for, unless about data.
-            if isinstance(error, CoterieError) and not isinstance(error, DataError):
-                raise
-            raise CoterieError(keep_to_log(error, FAILED)) from None
+            raise told_to_server(error, told) from None
 
-    def accepted_app(self, config: Mapping[str, Any]) -> App:
-        """The app of such settings, if this node takes part in it."""
+    def read_settings(self, config: Mapping[str, Any], schema: Any) -> App:
+        """The app with such settings, if the node's operator accepts them.
+
+        `schema` is the one that was learnt for it, if it brings none.
+        """
+        if self.node is not None and (config, schema) == self.known:
+            return self.node.app
         check_app_allowed(self.file.allow, config)
         app = App.from_config(config)
+        if schema is not None and app.learns_schema:
+            if not isinstance(schema, dict):
+                raise BadPacket("the schema of a message must be a dictionary")
+            app = with_schema(app, Schema.of(schema))
         check_accepted(self.file, app)
         return app
 
-    def answer_about_table(self, config: Mapping[str, Any], packet: Packet) -> Packet:
-        """What this node says of its table, where a schema is learnt; what is wrong stays here."""
-        app = self.accepted_app(config)
-        if not app.learns_schema:
-            raise BadPacket("the app has a schema, so that nothing of a table is asked for")
-        try:
-            if self.sums is None or self.sums[0] != app.fingerprint:
-                self.sums = app.fingerprint, own_sums(app, self.file)
-            return answer_question(self.sums[1], packet)
-        except (BadPacket, SettingError):
-            raise
-        except Exception as error:
-            raise CoterieError(keep_to_log(error, UNFIT)) from None
-
-    def make_node(self, app: App) -> Node:
-        """The node for an app; what is wrong with its data stays here."""
-        try:
-            return Node(app, self.file)
-        except Exception as error:
-            raise DataError(keep_to_log(error, UNFIT)) from None
+    def table_sums(self, app: App) -> TableSums:
+        """What is said of this node's table for an app that brings no schema."""
+        if self.sums is None or self.sums[0] != app.fingerprint:
+            self.sums = app.fingerprint, own_sums(app, self.file)
+        return self.sums[1]
 
 
 def reply_packet(

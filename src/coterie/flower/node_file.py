@@ -1,8 +1,8 @@
 """What the operator of a node decides: the file NODE.toml, and what of a run it refuses.
 
 Whatever a server asks for, these settings hold. With `app`, the node takes part in runs of that app
-alone: of its columns, algorithm, network and local work. What goes wrong with a node's data is
-written to the log of the node; a server is told no more than that it did.
+alone: of its columns, algorithm, network and local work. What goes wrong on a node is written to
+its log; a server is told no more than that it did, and what was wrong with its own message.
 """
 
 from __future__ import annotations
@@ -13,17 +13,31 @@ import traceback
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from coterie.core.errors import SettingError, did_you_mean
+from coterie.core.errors import CoterieError, SettingError, did_you_mean
 from coterie.core.imports import own_frame
+from coterie.data.tables.table_settings import TableSettings
 from coterie.files import read_plain_file
 from coterie.flower.app import read_app
-from coterie.flower.permission import load_allowed
+from coterie.flower.memory import MemoryRefusal
+from coterie.flower.permission import NotAllowed, load_allowed
 from coterie.flower.settings import App
+from coterie.flower.wire import BadPacket
 
 # What a server is told; nothing that a node holds is in these words.
 NOT_ACCEPTED = "the settings of this run are not those that the operator of this node has accepted"
+UNUSABLE = "the settings of this run cannot be used on this node"
 UNFIT = "the data of this node do not fit the app"
 FAILED = "the step could not be carried out"
+TOLD = (
+    BadPacket,
+    NotAllowed,
+    MemoryRefusal,
+)  # errors about what a server sent, in words that hold nothing else
+LEAST = {
+    **{"smallest_client": 1, "largest_model": 1, "longest_step": 1},
+    **{"map_samples": 0, "schema_rows": 1},
+}
+MOST = 10**12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +52,12 @@ class NodeFile:
     app: str = ""  # the folder of the app that it accepts, no setting changed; empty: any
     # of its table the columns that an app may use, as in columns = ["age", "outcome"]; empty: all
     columns: frozenset[str] = frozenset()
+    client: str = (
+        ""  # the only column of its table that may name clients; empty: any that it offers
+    )
+    smallest_client: int = 10  # training samples that a client must have to take part
+    largest_model: int = 10**8  # numbers that a model may have
+    longest_step: int = 3600  # seconds that an answer may take
     schema: bool = True  # whether it says sums of its table where an app brings no schema
     schema_rows: int = 10  # rows of its table that must stand behind a name or a sum that it says
     map: bool = True  # whether its clients send what places them on the map of the report
@@ -62,6 +82,10 @@ class NodeFile:
             elif type(value) is not type(usual):
                 kind = {str: "a text", bool: "true or false", int: "a whole number"}[type(usual)]
                 raise SettingError(f"{path}: `{name}` must be {kind}, got {value!r}")
+            elif type(value) is int and not LEAST[name] <= value <= MOST:
+                raise SettingError(
+                    f"{path}: `{name}` must be from {LEAST[name]} to {MOST:,}, got {value}"
+                )
         columns = frozenset(raw.get("columns", []))
         allow = load_allowed(raw.get("allow", []))
         found = cls(**{**raw, "allow": allow, "columns": columns})
@@ -83,15 +107,51 @@ class NodeFile:
 def check_accepted(file: NodeFile, app: App) -> None:
     """Refuse an app that the operator of a node has not accepted, in words that tell nothing.
 
-    It has other settings than the app in the node's file, or uses other columns.
+    It has other settings than the app in the node's file, uses other columns, or other clients.
     """
     if file.app and read_app(Path(file.app)).fingerprint != app.accepted_fingerprint:
-        raise SettingError(NOT_ACCEPTED)
-    schema = app.schema
-    if file.columns and schema is not None:
-        label = [schema.label] if schema.labelled else []
-        if not {schema.client, *label, *schema.columns} <= file.columns:
-            raise SettingError(NOT_ACCEPTED)
+        raise NotAllowed(NOT_ACCEPTED)
+    table = app.plan.federation
+    if app.schema is None or not isinstance(table, TableSettings):
+        return
+    names = {app.schema.client, table.client}
+    labels = {app.schema.label, table.label} if app.schema.labelled else set()
+    used = {*names, *labels, *app.schema.columns, *table.split_columns, *table.category_columns}
+    unnamed = not app.schema.encoders  # arrays have no columns
+    if file.columns and not unnamed and not used <= file.columns:
+        raise NotAllowed(NOT_ACCEPTED)
+    if file.client and not unnamed and names != {file.client}:
+        raise NotAllowed(NOT_ACCEPTED)
+
+
+def smallest_upload(algorithm: object) -> int:
+    """The fewest samples that an upload may be of by the settings of an algorithm; 0: all."""
+    batch = getattr(algorithm, "batch", 0)
+    if not batch or getattr(algorithm, "epochs", 0):
+        return 0
+    sends_gradients = getattr(algorithm, "average", "") == "gradients"
+    return int(batch) * (1 if sends_gradients else int(getattr(algorithm, "steps", 1)))
+
+
+def check_bounds(file: NodeFile, app: App, model: int) -> None:
+    """Refuse an app whose model of so many numbers, or whose batches, the operator does not want.
+
+    What the server is told is its own settings and no more than that they are refused.
+    """
+    if model > file.largest_model:
+        raise NotAllowed(f"a model of {model:,} numbers is larger than this node allows")
+    fewest = smallest_upload(app.plan.algorithm)
+    if 0 < fewest < file.smallest_client:
+        raise NotAllowed(
+            f"an upload of {fewest} samples (`batch`) is of fewer than this node allows"
+        )
+
+
+def told_to_server(error: Exception, told: str) -> Exception:
+    """What a server is told of an error: itself, if it is about what the server sent."""
+    if isinstance(error, TOLD) and own_frame(error) is None:
+        return error
+    return CoterieError(keep_to_log(error, told))
 
 
 def keep_to_log(error: Exception, told: str) -> str:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from coterie.core import seeds
 from coterie.core.cohort import Cohort
 from coterie.engine.simulator import Simulator
-from coterie.evaluation.client_map import losses_or_gradients
+from coterie.evaluation.client_map import MOST_MODELS, losses_or_gradients
 from coterie.evaluation.personal import FineTuning
 from coterie.evaluation.quality import measure_quality
 from coterie.evaluation.scoring import scores_by_label, use_tuned
@@ -63,13 +64,16 @@ def score_clients(node: Node, packet: Packet, step: Any) -> dict[str, Tensor]:
         return scores.tuned, scores.untuned, scores.moved.nan_to_num(nan=torch.inf)
 
     def map_rows(cohort: Cohort) -> tuple[Tensor, ...]:
-        by_loss = drawn == "losses"
-        common = models if by_loss else packet.tensor("common")
-        rows = losses_or_gradients(cohort, common, train.seed, by_loss)
+        rows = losses_or_gradients(cohort, compared, train.seed, drawn == "losses")
         # A gradient of few samples tells what they are; nothing takes the place of it.
         few = cohort.size < node.file.map_samples
         return (rows.masked_fill((few | (not node.file.map))[:, None], torch.nan),)
 
+    if drawn not in ("", "losses", "gradients") or drawn == "losses" and len(models) > MOST_MODELS:
+        raise BadPacket(f"a map is drawn from gradients, or losses under {MOST_MODELS} models")
+    # Gradients are taken at a model that the seed of the app draws and no server chooses: however
+    # often it asks, it is told the same, and fewer numbers than the client has.
+    compared = models if drawn == "losses" else map_model(node)
     if tuning is not None:
         scores = compute_by_chunk(on, ids, "score", score_tuned)
         return dict(zip(("scores", "untuned", "moved"), scores, strict=True))
@@ -78,6 +82,11 @@ def score_clients(node: Node, packet: Packet, step: Any) -> dict[str, Tensor]:
     if drawn:
         (answer["map"],) = compute_by_chunk(train, ids, "map", map_rows)
     return answer
+
+
+def map_model(node: Node) -> Tensor:
+    """The model [1, d] at which the clients of an app are compared by their gradients."""
+    return node.task.draw(seeds.generator(node.app.plan.settings.seed, "map"))[None]
 
 
 def score_choices(

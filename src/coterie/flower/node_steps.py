@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from coterie.core.algorithm import traits_of
 from coterie.core.clients import Call, Each, Fold, Stacked, is_client_step
 from coterie.engine.client_memory import ClientMemory
 from coterie.experiment.settings import make_settings, setting_names
 from coterie.flower.folded import sums_to_send
 from coterie.flower.memory import WHEN_KEPT, RunMemory, StepNumber, check_kept, copy_rows
-from coterie.flower.permission import check_allowed
+from coterie.flower.permission import NotAllowed, check_allowed
 from coterie.flower.plain_data import decode_plain
 from coterie.flower.wire import BadPacket, Packet, decode_arguments
-from coterie.registry import resolve
+from coterie.registry import algorithm_name, resolve
 
 if TYPE_CHECKING:
     from coterie.flower.node import Node
@@ -70,7 +71,7 @@ class NodeSteps:
         step = StepNumber(rounds, packet.get("exchange", int), packet.get("attempt", str))
         if min(step[:2]) < 0:
             raise BadPacket("the number of a message must not be negative")
-        key = memory.run, step, tuple(asked)
+        key = memory.of.run, step, tuple(asked)
         if self.last is None or self.last[0] != key:
             before = memory.begin(step)
             memory.read_before(node.memory, step)
@@ -136,7 +137,7 @@ class NodeSteps:
         if not all(isinstance(piece, int | str) for piece in address):
             raise BadPacket("the address of a step must be numbers and texts")
         arguments = decode_arguments(packet, ids)
-        step, trains = find_step(self.node.allow, packet), packet.get("trains", bool)
+        step, trains = find_step(self.node, packet), packet.get("trains", bool)
         check_work(self.node.app.plan.algorithm, packet.get("settings", dict))
         channel = tuple(decode_plain(raw, packet.tensors) for raw in packet.get("channel", list))
         return Call(step, ids, packet.get("round", int), address, arguments, trains, channel)
@@ -182,18 +183,37 @@ def check_work(algorithm: Any, settings: dict[str, Any]) -> None:
             raise BadPacket(f"`{name}` of this app is {most}, got {settings[name]}")
 
 
-def find_step(allowed: frozenset[str], packet: Packet) -> Any:
+def find_step(node: Node, packet: Packet) -> Any:
     """The client step that a message names: of which algorithm, with which settings.
 
-    An algorithm may be made of others, so that the step need not be of the app's own.
+    An algorithm may be made of others, so that the step need not be of the app's own. A node that
+    accepts one app carries out the steps that this app's algorithm is made of, and no others.
     """
     of, name = packet.get("of", str), packet.get("step", str)
     settings = packet.get("settings", dict)
-    check_allowed(allowed, "algorithm", of)
+    check_allowed(node.allow, "algorithm", of)
     kind = resolve("algorithm", of)
     if set(settings) != set(setting_names(kind)):
         raise BadPacket(f"{of} has other settings")
+    if node.file.app and of not in node.allow:
+        check_part(node.app.plan.algorithm, of, settings, make_settings(kind, {}))
     step = getattr(make_settings(kind, settings), name, None) if name.isidentifier() else None
     if not is_client_step(step):
         raise BadPacket(f"{of} has no client step {name!r}")
     return step
+
+
+def check_part(algorithm: Any, of: str, settings: dict[str, Any], usual: Any) -> None:
+    """Refuse a step that an algorithm is not made of, or one with other settings.
+
+    usual  an algorithm of that name with the settings that are not given
+    """
+    own = algorithm_name(algorithm)
+    made_of = {own: (), **traits_of(algorithm).made_of}
+    if of not in made_of:
+        raise NotAllowed(f"{own} has no steps of {of}: `allow` of this node does not name it")
+    for name, value in settings.items():
+        expected = getattr(algorithm if hasattr(algorithm, name) else usual, name)
+        if name in WORK or name in made_of[of] or value == expected:
+            continue
+        raise NotAllowed(f"`{name}` of {of} in this app is {expected}, got {value}")

@@ -18,6 +18,10 @@ from coterie.shelves import SHELVES
 REFUSAL = "this node runs what is coterie's own and what its own file allows, and nothing else"
 
 
+class NotAllowed(SettingError):
+    """A server asked for what the operator of a node has not allowed, said in words of ours."""
+
+
 def load_allowed(names: Iterable[str]) -> frozenset[str]:
     """What a node file allows, each by its one name; refuse what is not installed here."""
     return frozenset(full_name(resolve_any(name)[0], name) for name in names)
@@ -26,7 +30,7 @@ def load_allowed(names: Iterable[str]) -> frozenset[str]:
 def check_allowed(allowed: frozenset[str], kind: str, name: str) -> None:
     """Refuse an algorithm, federation or network that is neither coterie's own nor allowed."""
     if name not in SHELVES[kind] and name not in allowed:
-        raise SettingError(REFUSAL)
+        raise NotAllowed(REFUSAL)
 
 
 def check_app_allowed(allowed: frozenset[str], config: Mapping[str, Any]) -> None:

@@ -27,7 +27,8 @@ from coterie.data.tables.joint_schema import learn_joint_schema
 from coterie.data.tables.schema import Schema, read_schema
 from coterie.data.tables.table_sums import Answer, TableSums
 from coterie.flower.mailbox import Mailbox, Pace, Sent, emit_warning
-from coterie.flower.node_file import NodeFile
+from coterie.flower.node_file import NOT_ACCEPTED, NodeFile
+from coterie.flower.permission import NotAllowed
 from coterie.flower.settings import App
 from coterie.flower.wire import BadPacket, Packet
 
@@ -197,14 +198,28 @@ def require(holds: bool) -> None:
 def own_sums(app: App, file: NodeFile) -> TableSums:
     """What a node may say of its table, as its operator decided."""
     if not file.schema:
-        raise SettingError(KEPT_PRIVATE)
+        raise NotAllowed(KEPT_PRIVATE)
+    if not app.learns_schema:
+        raise BadPacket("the app has a schema, so that nothing of a table is asked for")
     if not file.data:
         raise SettingError('a node of this app needs its own table: data = "FILE" in its file')
     settings = replace(app.plan.federation, path=file.data)  # never one that the server names
+    if file.client and settings.client != file.client:
+        raise NotAllowed(NOT_ACCEPTED)
+    named = {settings.client, *settings.columns, *settings.split_columns}
+    if file.columns and not named <= file.columns:
+        raise NotAllowed(NOT_ACCEPTED)
     seed, least = app.plan.settings.data_seed, file.schema_rows
-    found = TableSums(settings, seed, allowed=file.columns, least=least, bounds=file.bounds)
+    found = TableSums(
+        settings,
+        seed,
+        allowed=file.columns,
+        least=least,
+        smallest=file.smallest_client,
+        bounds=file.bounds,
+    )
     if len(found.clients.rows) < least:
-        raise SettingError(KEPT_PRIVATE)
+        raise NotAllowed(KEPT_PRIVATE)
     return found
 
 
@@ -218,7 +233,7 @@ def answer_question(sums: TableSums, packet: Packet) -> Packet:
     try:
         answer: Answer = getattr(sums, question)(content)
     except (KeyError, TypeError, AttributeError) as error:
-        raise BadPacket(f"the question for {question} is damaged: {error!r}") from error
+        raise BadPacket(f"the question for {question} is damaged") from error
     return Packet({"answer": answer})
 
 

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 LARGEST_LOG_SCALE = 2.0  # of a coupling, so that exp(s) stays within reason
+SLOPE = 2 * LARGEST_LOG_SCALE  # of s by its bend
 RANDOM_PARTS = 0  # seed of the random masks: all models of a run have the same ones
 
 Pair = tuple[tuple[int, ...], tuple[int, ...]]  # parts that are seen, parts that are changed
@@ -156,22 +157,34 @@ class ResidualBlock(nn.Module):
         return changed
 
 
-def join(parts: Sequence[Tensor], some: tuple[int, ...]) -> Tensor:
-    """Some of the parts [..., f_j] of samples side by side."""
-    return parts[some[0]] if len(some) == 1 else torch.cat([parts[j] for j in some], -1)
+def join(parts: Sequence[Tensor], some: tuple[int, ...], axis: int = -1) -> Tensor:
+    """Some of the parts of samples side by side; the numbers of a part are along `axis`."""
+    return parts[some[0]] if len(some) == 1 else torch.cat([parts[j] for j in some], axis)
 
 
-def put_parts(parts: list[Tensor], some: tuple[int, ...], value: Tensor) -> list[Tensor]:
-    """The parts [..., f_j] with other values, side by side in `value`, in the place of some."""
-    sizes = [parts[j].shape[-1] for j in some]
-    pieces = [value] if len(some) == 1 else value.split(sizes, -1)
+def put_parts(
+    parts: list[Tensor], some: tuple[int, ...], value: Tensor, axis: int = -1
+) -> list[Tensor]:
+    """The parts with other values, side by side in `value`, in the place of some."""
+    sizes = [parts[j].shape[axis] for j in some]
+    pieces = [value] if len(some) == 1 else value.split(sizes, axis)
     now = dict(zip(some, pieces, strict=True))
     return [now.get(j, part) for j, part in enumerate(parts)]
 
 
 def bounded(s: Tensor) -> Tensor:
     """Log-scales between two bounds, with slope 1 at 0."""
-    return LARGEST_LOG_SCALE * (s / LARGEST_LOG_SCALE).tanh()
+    return log_scale_of(bend_of(s))
+
+
+def bend_of(s: Tensor) -> Tensor:
+    """Where log-scales come to lie between their bounds, 0 to 1: far faster than a tanh."""
+    return (s * (4 / SLOPE)).sigmoid_() if SLOPE != 4 else s.sigmoid()
+
+
+def log_scale_of(bend: Tensor) -> Tensor:
+    """The log-scales that lie so far between their bounds."""
+    return bend.mul(SLOPE).sub_(LARGEST_LOG_SCALE)
 
 
 def zeroed(layer: nn.Linear | nn.Conv2d) -> nn.Module:

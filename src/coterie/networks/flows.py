@@ -218,10 +218,10 @@ class RealNvpModule(nn.Module):
         x: Tensor = self.inputs.inverse(u)  # type: ignore[operator]
         return x.view(-1, *self.shape)
 
-    def split(self, u: Tensor) -> list[Tensor]:
-        """Numbers [..., features] in the order of the couplings, as the parts that these take."""
+    def split(self, u: Tensor, axis: int = -1) -> list[Tensor]:
+        """Numbers in the order of the couplings along `axis`, as the parts that these take."""
         sizes: list[int] = self.couplings[0].sizes  # type: ignore[assignment]
-        return list(u.split(sizes, -1))
+        return list(u.split(sizes, axis))
 
 
 def squeeze_pixels(x: Tensor) -> Tensor:

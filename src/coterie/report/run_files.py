@@ -12,7 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from coterie.files import parse_json, read_checked_lines, read_json, read_plain_file
+from coterie.files import (
+    changed_files,
+    parse_json,
+    read_checked_lines,
+    read_json,
+    read_plain_file,
+)
 from coterie.report.figures import Round
 from coterie.report.number_format import round_ranges
 
@@ -101,9 +107,12 @@ def read_run(folder: Path) -> RunFiles:
         raise FileNotFoundError(f"the folder of a run must hold config.json, {folder} does not")
     parts: dict[str, Any] = {}
     damaged: list[str] = []
+    changed = changed_files(folder)
     for part, (name, missing) in PARTS.items():
         parts[part] = missing
         try:
+            if name in changed:
+                raise ValueError("it is not what it was when the run ended")
             if part == "rounds":
                 parts[part], wrong = read_rounds(folder / name)
                 damaged += [wrong] if wrong else []
@@ -116,10 +125,12 @@ def read_run(folder: Path) -> RunFiles:
                 parts[part] = found
         except (OSError, ValueError):
             damaged.append(name)
-    if parts["result"]:
-        here = (name for name, _ in map(PARTS.__getitem__, ("rounds", "clients")))
-        damaged += [f"{name} (missing)" for name in here if not os.path.lexists(folder / name)]
-    return RunFiles(folder, **parts, damaged=tuple(damaged))
+    due = {*changed, *(("rounds.jsonl", "clients.json") if parts["result"] else ())}
+    gone = {name for name in due if not os.path.lexists(folder / name)}
+    damaged = [*damaged, *sorted({*changed} - {*damaged})]
+    told = [name for name in damaged if name not in gone]
+    told += [f"{name} (missing)" for name in sorted(gone)]
+    return RunFiles(folder, **parts, damaged=tuple(told))
 
 
 def whole_parts(run: RunFiles, render: Callable[[RunFiles], object]) -> RunFiles:

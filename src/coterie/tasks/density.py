@@ -14,6 +14,7 @@ from coterie.networks.flow_gradients import (
     is_real_nvp_of_perceptrons,
     linear_flow_gradients,
     real_nvp_gradients,
+    scaled_samples,
 )
 from coterie.networks.flows import LinearFlowModule
 from coterie.tasks.network import NetworkTask, for_each_sample
@@ -52,18 +53,19 @@ class Density(NetworkTask):
         """Negative log-probabilities, [..., n] as the network's outputs are."""
         return -output
 
+    def gradient_inputs(self, tensors: dict[str, Tensor], x: Tensor) -> Tensor | None:
+        """The scaled numbers of samples, for flows whose gradients are written out."""
+        known = self.is_linear_flow or is_real_nvp_of_perceptrons(self.module)
+        return scaled_samples(self.module, tensors, x) if known and not self.layout.frozen else None
+
     def model_gradients(
-        self, tensors: dict[str, Tensor], x: Tensor, y: Tensor, weight: Tensor
-    ) -> Sequence[Tensor | SummedProducts] | None:
-        """Those of flows that are written out; None for other networks."""
-        module: Any = self.module
-        if self.layout.frozen:
-            return None
+        self, tensors: dict[str, Tensor], inputs: Tensor, y: Tensor, weight: Tensor
+    ) -> Sequence[Tensor | SummedProducts]:
+        """Those of flows, written out."""
         if self.is_linear_flow:
-            return linear_flow_gradients(tensors, x, weight)
-        if is_real_nvp_of_perceptrons(module):
-            return real_nvp_gradients(module, tensors, x, weight)
-        return None
+            return linear_flow_gradients(tensors, inputs, weight)
+        module: Any = self.module
+        return real_nvp_gradients(module, tensors, inputs, weight)
 
     def mix(self, outputs: Tensor, shares: Tensor) -> Tensor:
         """The log-probabilities [m, n] of a mixture; outputs are [k, m, n], shares [m, k]."""

@@ -87,11 +87,15 @@ class NetworkTask(ABC):
         """Models are trained one by one, but for stacks of linear layers."""
         return False
 
-    def model_gradients(
-        self, tensors: dict[str, Tensor], x: Tensor, y: Tensor, weight: Tensor
-    ) -> Sequence[Tensor | SummedProducts] | None:
+    def gradient_inputs(self, tensors: dict[str, Tensor], x: Tensor) -> Tensor | None:
         """None: the losses are differentiated, whatever the network is."""
         return None
+
+    def model_gradients(
+        self, tensors: dict[str, Tensor], inputs: Tensor, y: Tensor, weight: Tensor
+    ) -> Sequence[Tensor | SummedProducts]:
+        """Nothing is asked for what there are no `gradient_inputs` for."""
+        raise NotImplementedError
 
     def draw(self, generator: torch.Generator) -> Tensor:
         """A starting model [d]: of a network built anew, or the weights that a module brought."""

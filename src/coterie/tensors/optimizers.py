@@ -16,11 +16,13 @@ from math import sqrt
 
 import torch
 from torch import Tensor
+from torch.optim.adam import adam
 
 OPTIMIZERS = ("sgd", "momentum", "adam")
 # How many tensors of the size of the gradient each of them carries from step to step.
 SLOTS = {"sgd": 0, "momentum": 1, "adam": 2}
 BETAS, EPS = (0.9, 0.999), 1e-8  # of Adam, as torch.optim has them unless it is told others
+FUSED = ("cpu", "cuda")  # devices on which PyTorch has Adam in one pass
 CLIP_EPS = 1e-6  # as torch.nn.utils.clip_grad_norm_ has it
 
 
@@ -38,20 +40,58 @@ class Optimizer:
         self.kind, self.momentum, self.betas = kind, momentum, betas
         self.steps = 0  # made so far
         self.slots: list[list[Tensor]] = []  # [slot][tensor]
+        self._counts: list[Tensor] = []  # `steps` for each tensor, as Adam in one pass has it
 
     def directions(self, gradients: list[Tensor]) -> list[Tensor]:
         """What a step subtracts from each tensor, divided by the step size; not to be changed."""
         if self.kind == "sgd":
             return gradients
-        if not self.slots:
-            self.slots = [[torch.zeros_like(g) for g in gradients] for _ in range(SLOTS[self.kind])]
-        self.steps += 1
+        slots = self._begun(gradients)
+        self.steps, self._counts = self.steps + 1, []
         if self.kind == "momentum":
-            (velocity,) = self.slots
+            (velocity,) = slots
             for v, gradient in zip(velocity, gradients, strict=True):
                 v.mul_(self.momentum).add_(gradient)
             return velocity
-        return [self._adam(*parts) for parts in zip(gradients, *self.slots, strict=True)]
+        return [self._adam(*parts) for parts in zip(gradients, *slots, strict=True)]
+
+    def step(self, tensors: Sequence[Tensor], gradients: list[Tensor], lr: float) -> None:
+        """A step on tensors, in place; that of Adam in one pass over all that it reads and writes.
+
+        >>> optimizer, weight = Optimizer("adam"), torch.tensor([1.0, 2.0])
+        >>> optimizer.step([weight], [torch.tensor([3.0, -4.0])], 0.5)
+        >>> weight
+        tensor([0.5000, 2.5000])
+        """
+        if self.kind != "adam" or any(t.device.type not in FUSED for t in tensors):
+            for tensor, direction in zip(tensors, self.directions(gradients), strict=True):
+                tensor.sub_(direction, alpha=lr)
+            return
+        slots = self._begun(gradients)
+        if not self._counts:
+            self._counts = [t.new_full((), self.steps, dtype=torch.float32) for t in tensors]
+        adam(
+            [*tensors],
+            gradients,
+            *slots,
+            [],
+            self._counts,
+            fused=True,
+            amsgrad=False,
+            beta1=self.betas[0],
+            beta2=self.betas[1],
+            lr=lr,
+            weight_decay=0.0,
+            eps=EPS,
+            maximize=False,
+        )
+        self.steps += 1
+
+    def _begun(self, gradients: list[Tensor]) -> list[list[Tensor]]:
+        """The slots, zeros before the first step."""
+        if not self.slots:
+            self.slots = [[torch.zeros_like(g) for g in gradients] for _ in range(SLOTS[self.kind])]
+        return self.slots
 
     def _adam(self, gradient: Tensor, mean: Tensor, square: Tensor) -> Tensor:
         """The direction for one tensor; its two moments are changed in place."""
@@ -62,7 +102,7 @@ class Optimizer:
 
     def restore(self, state: Tensor, tensors: Sequence[Tensor]) -> None:
         """Go on from what `to_vector` gave, for tensors of these shapes."""
-        self.steps = int(state[0])
+        self.steps, self._counts = int(state[0]), []
         sizes = [tensor.numel() for tensor in tensors]
         if self.steps:
             self.slots = [

@@ -1,9 +1,13 @@
 import numpy as np
 import pytest
+import torch
 
+from coterie.core import seeds
 from coterie.core.errors import CoterieWarning, DataError, SettingError
-from coterie.data.federation import Federation
+from coterie.data.federation import Federation, split_cut, split_order
 from coterie.data.holdout import hold_out
+from coterie.data.tables.client_rows import ClientRows, offsets_of
+from coterie.data.tables.splits import TEST, TRAIN, split_at_random, stratified_parts
 
 
 def rows(n=120, m=4, classes=3, seed=0):
@@ -134,3 +138,38 @@ def test_the_last_rows_by_time_are_tested_on(pyarrow):
 def test_what_decides_no_split_is_refused(pyarrow, changes, settings, error, sentence):
     with pytest.raises(error, match=sentence):
         Federation.from_table(rows() | changes, **settings)
+
+
+def each_client_alone(sizes, names, key, share, seed):
+    """The rows that each client trains on in order, and their parts by strata, one by one."""
+    orders, parts = [], []
+    for size, name, own in zip(sizes, names, np.split(key, np.cumsum(sizes)[:-1]), strict=True):
+        order, cut = split_order(size, seed, name), split_cut(size, share)
+        orders.append(order)
+        order = order[torch.from_numpy(own)[order].argsort(stable=True)]
+        generator = seeds.generator(seed, "strata", name)
+        start = torch.rand((), generator=generator, dtype=torch.float64)
+        places = (torch.arange(size - cut) + start) * (size / (size - cut))
+        part = np.full(size, TRAIN)
+        part[order[places.floor().long()].numpy()] = TEST
+        parts.append(part)
+    return orders, np.concatenate(parts)
+
+
+@pytest.mark.parametrize("share", [0.05, 0.5, 0.8, 0.99])
+def test_all_clients_together_are_split_as_each_would_be_alone(share):
+    rng = np.random.default_rng(int(100 * share))
+    for seed in range(5):
+        sizes = rng.integers(2, 40, 100)
+        names = tuple(f"c{i}" for i in range(100))
+        clients = ClientRows(names, rng.permutation(int(sizes.sum())), offsets_of(sizes))
+        for key in (rng.integers(0, 3, sizes.sum()), rng.normal(size=sizes.sum())):
+            orders, parts = each_client_alone(sizes, names, key, share, seed)
+            assert (stratified_parts(clients, key, share, seed) == parts).all()
+        split = split_at_random(clients, share, seed)
+        for i, order in enumerate(orders):
+            rows = clients.rows[clients.offsets[i] : clients.offsets[i + 1]][order]
+            cut = split_cut(len(rows), share)
+            for part, expected in ((split.train, rows[:cut]), (split.test, rows[cut:])):
+                begin, end = part.offsets[i : i + 2]
+                assert part.rows[begin:end].tolist() == expected.tolist()

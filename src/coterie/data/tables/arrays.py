@@ -48,15 +48,18 @@ def stack_clients(names: list[str], pairs: list[tuple[Any, Any]], *, fewest: int
         label = array_column("y", np.concatenate(ys))
         # Labels may be text, which samples cannot hold: their places stand in for them.
         pairs = [(x, np.arange(len(y))) for (x, _), y in zip(pairs, ys, strict=True)]
-    samples = Samples.of((as_single(x), y) for x, y in pairs)
+    samples = Samples.of((as_single(name, x), y) for name, (x, y) in zip(names, pairs, strict=True))
     owner = np.repeat(np.arange(len(pairs)), samples.sizes.numpy())
     owners = Column("client", "text", owner, tuple(names))
     return Arrays(samples.x, label, group_rows(owners, fewest=fewest))
 
 
-def as_single(x: Any) -> Tensor:
-    """Features as a tensor in single rather than double precision; other types stay."""
-    features = as_tensor(x)
+def as_single(name: str, x: Any) -> Tensor:
+    """A client's features as a tensor in single, not double precision; other types stay."""
+    try:
+        features = as_tensor(x)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"client {name} must have numbers as features, {error}") from error
     return features.float() if features.dtype == torch.float64 else features
 
 

@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from coterie.core import seeds
 from coterie.core.errors import CoterieWarning, DataError
-from coterie.data.federation import split_cut, split_order, split_parts
+from coterie.data.client_orders import ClientDraws
+from coterie.data.federation import split_cut
 from coterie.data.tables.client_rows import ClientRows, Rows, offsets_of
 from coterie.data.tables.columns import Column
 from coterie.data.tables.quality import value_codes
@@ -63,20 +63,20 @@ def split_clients(clients: ClientRows, by: SplitBy) -> Split:
         return split_at_random(clients, by.share, by.seed)
     group = None if by.group is None else value_codes(check_complete(by.group, "group"))[0]
     time = None if by.time is None else check_complete(by.time, "time").values.astype(np.float64)
-    part = np.empty(len(clients.rows), np.int64)
-    bounds = zip(clients.names, clients.offsets[:-1], clients.offsets[1:], strict=True)
-    for name, begin, end in bounds:
-        rows = clients.rows[begin:end]
-        if by.part is not None:
-            part[begin:end] = by.part[rows]
-        elif group is not None:
-            part[begin:end] = grouped_parts(group[rows], by.share, by.seed, name)
-        elif time is not None:
-            part[begin:end] = latest_parts(time[rows], by.share)
-        else:
-            assert by.key is not None
-            key = torch.from_numpy(by.key[rows])
-            part[begin:end] = stratified_parts(key, by.share, by.seed, name)
+    if by.part is not None:
+        part = by.part[clients.rows]
+    elif group is None and time is None:
+        assert by.key is not None
+        part = stratified_parts(clients, by.key[clients.rows], by.share, by.seed)
+    else:
+        part = np.empty(len(clients.rows), np.int64)
+        bounds = zip(clients.names, clients.offsets[:-1], clients.offsets[1:], strict=True)
+        for name, begin, end in bounds:
+            rows = clients.rows[begin:end]
+            if group is not None:
+                part[begin:end] = grouped_parts(group[rows], by.share, by.seed, name)
+            elif time is not None:
+                part[begin:end] = latest_parts(time[rows], by.share)
     clients, part = with_training_rows(clients, part)
     train = clients.chosen(part == TRAIN)
     held = clients.chosen(part == VALIDATION) if bool((part == VALIDATION).any()) else None
@@ -91,24 +91,43 @@ def split_clients(clients: ClientRows, by: SplitBy) -> Split:
 
 def split_at_random(clients: ClientRows, share: float, seed: int) -> Split:
     """Every client's rows split at random, `share` of them to train on, at least one each way."""
-    each = torch.from_numpy(clients.rows).split(np.diff(clients.offsets).tolist())
-    train, test = (
-        ClientRows(clients.names, torch.cat(part).numpy(), offsets_of([*map(len, part)]))
-        for part in split_parts(each, share, seed, clients.names)
-    )
-    return Split(train, test)
+    sizes = np.diff(clients.offsets)
+    draws = ClientDraws(sizes, clients.names, seed)
+    rows = clients.rows[draws.sorted(draws.orders("split")[0], None)]
+    cuts = split_cuts(sizes, share)
+    trained = places_within(sizes) < np.repeat(cuts, sizes)
+    train = ClientRows(clients.names, rows[trained], offsets_of(cuts))
+    return Split(train, ClientRows(clients.names, rows[~trained], offsets_of(sizes - cuts)))
 
 
-def stratified_parts(key: Tensor, share: float, seed: int, name: str) -> NDArray[np.int64]:
-    """The parts of a client's rows by chance, evenly over them in the order of `key` [n]."""
-    count = len(key)
-    order, tested = split_order(count, seed, name), count - split_cut(count, share)
-    order = order[key[order].argsort(stable=True)]
-    start = torch.rand((), generator=seeds.generator(seed, "strata", name), dtype=torch.float64)
-    places = (torch.arange(tested) + start) * (count / tested)
-    part = np.full(count, TRAIN)
-    part[order[places.floor().long()].numpy()] = TEST
+def stratified_parts(
+    clients: ClientRows, key: NDArray[Any], share: float, seed: int
+) -> NDArray[np.int64]:
+    """The parts of clients' rows by chance, in each evenly over them in the order of `key` [n]."""
+    sizes = np.diff(clients.offsets)
+    draws = ClientDraws(sizes, clients.names, seed)
+    order = draws.sorted(draws.orders("split")[0], key)
+    tested = sizes - split_cuts(sizes, share)
+    start = draws.starts("strata").numpy()
+    step = np.divide(sizes, tested, where=tested > 0, out=np.ones(len(sizes)))
+    owner = np.repeat(np.arange(len(sizes)), tested)
+    places = np.floor((places_within(tested) + start[owner]) * step[owner]).astype(np.int64)
+    part = np.full(len(key), TRAIN)
+    part[order[draws.begin[owner] + places]] = TEST
     return part
+
+
+def split_cuts(sizes: NDArray[np.int64], share: float) -> NDArray[np.int64]:
+    """How many of the rows [m] of each client are trained on, as `split_cut` says of one."""
+    cuts: NDArray[np.int64] = np.minimum(np.maximum((sizes * share).astype(np.int64), 1), sizes - 1)
+    return cuts
+
+
+def places_within(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The place of every row within its client, from 0, [n]."""
+    begin = np.cumsum(sizes) - sizes
+    places: NDArray[np.int64] = np.arange(int(sizes.sum())) - np.repeat(begin, sizes)
+    return places
 
 
 def grouped_parts(group: Rows, share: float, seed: int, name: str) -> NDArray[np.int64]:

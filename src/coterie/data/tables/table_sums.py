@@ -58,6 +58,7 @@ class TableSums:
 
     allowed  the columns that may be told of; none: all
     least    rows of the node that must stand behind what is said
+    smallest training rows that a client must have to count
     bounds   which of so many clients are those of the node, the first and that after the last
     """
 
@@ -68,6 +69,7 @@ class TableSums:
         *,
         allowed: frozenset[str] = frozenset(),
         least: int = 1,
+        smallest: int = 1,
         bounds: Callable[[int], tuple[int, int]] = lambda count: (0, count),
     ) -> None:
         if is_array_folder(settings.path):
@@ -82,7 +84,7 @@ class TableSums:
             if not {*named, *settings.columns} <= allowed:
                 raise DataError("the app uses columns that the operator of this node has not named")
             chosen = [name for name in chosen if name in allowed]
-        self.settings, self.seed, self.least = settings, seed, least
+        self.settings, self.seed, self.least, self.smallest = settings, seed, least, smallest
         self.table, self.chosen = table, chosen
         clients = group_rows(client_column(table, settings.client), fewest=1)
         self.label: Column | None = None
@@ -93,7 +95,8 @@ class TableSums:
         begin, end = bounds(len(clients.names))
         offsets = clients.offsets[begin : end + 1]
         rows = clients.rows[offsets[0] : offsets[-1]]
-        self.clients = ClientRows(clients.names[begin:end], rows, offsets - offsets[0])
+        own = ClientRows(clients.names[begin:end], rows, offsets - offsets[0])
+        self.clients = large_clients(own, smallest)
 
     def columns(self) -> Answer:
         """Names and kinds of columns, and what the label looks like."""
@@ -190,4 +193,14 @@ class TableSums:
             labels = as_known_classes(self.label, classes, self.clients.rows, AS_THEY_ARE)
             if not classes:
                 labels = Labels(text_as_numbers(self.label).values, ())
-        return split_table(self.table, self.clients, labels, self.settings, self.seed).train, labels
+        train = split_table(self.table, self.clients, labels, self.settings, self.seed).train
+        return large_clients(train, self.smallest), labels
+
+
+def large_clients(clients: ClientRows, least: int) -> ClientRows:
+    """The clients with so many rows or more; a node with none of these has nothing to say."""
+    sizes = np.diff(clients.offsets)
+    found = clients.chosen(np.repeat(sizes >= least, sizes)).without_empty()
+    if not found.names:
+        raise DataError(f"no client of this node has {least} rows to train on")
+    return found

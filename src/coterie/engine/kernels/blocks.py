@@ -13,6 +13,8 @@ from coterie.tensors.threads import most_threads
 # What the weights of clients that a thread works on at a time may occupy: more than this falls out
 # of the cache and slows down.
 WEIGHT_BYTES = 4 * 2**20
+# The same of networks that are done layer by layer with a call for each: more calls cost more.
+LAYERED_BYTES = 32 * 2**20
 # What the first layer's outputs of a block of clients under k shared models may occupy; from an
 # eighth to four times as much is as fast.
 SHARED_OUTPUT_BYTES = 8 * 2**20
@@ -25,10 +27,12 @@ def block_size(count: int, most: int) -> int:
     return -(-count // (blocks * threads)) * threads
 
 
-def blocks_by_weights(rows: Rows, weights: int, like: Tensor) -> Iterator[tuple[slice, Rows]]:
-    """Clients with so many weights each: which they are, and their rows.
+def blocks_by_weights(
+    rows: Rows, weights: int, like: Tensor, occupy: int = WEIGHT_BYTES
+) -> Iterator[tuple[slice, Rows]]:
+    """Clients with so many weights each, that `occupy` so much: which they are, and their rows.
 
     Weights are of the type and on the device of `like`.
     """
-    most = cache_bytes(like.device, WEIGHT_BYTES) // (weights * like.element_size())
+    most = cache_bytes(like.device, occupy) // (weights * like.element_size())
     return rows.client_blocks(block_size(len(rows.y), most))

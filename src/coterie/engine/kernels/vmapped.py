@@ -22,7 +22,7 @@ from coterie.core.kernel import Descent, Minimisation, Seeds, StepRule
 from coterie.core.layout import keeps_statistics
 from coterie.core.rows import Rows, nan_to_inf
 from coterie.core.task import Task
-from coterie.engine.kernels.blocks import blocks_by_weights
+from coterie.engine.kernels.blocks import LAYERED_BYTES, blocks_by_weights
 from coterie.engine.kernels.module_calls import Tensors, copy_tensors, differentiate, training
 from coterie.engine.kernels.objective import (
     MiniBatches,
@@ -33,6 +33,7 @@ from coterie.engine.kernels.objective import (
 from coterie.engine.kernels.reference import PerClientKernel
 from coterie.tensors.devices import ACCELERATOR_BYTES, CPU
 from coterie.tensors.lazy import as_selected_rows, dense, select_rows, slice_rows
+from coterie.tensors.optimizers import Optimizer
 from coterie.tensors.products import SummedProducts, form
 
 # What the samples that are worked on at a time may occupy: what layers make of them takes many
@@ -99,7 +100,8 @@ class VmappedKernel:
                 of_samples = None if weights is None else weights[here]
                 weight = full_batch_weights(some, models.dtype, of_samples)
                 trained, carried = copy_tensors(layout, layout.unflatten(slice_rows(models, here)))
-                parts = self._gradients(trained, carried, some.x, some.y, weight)
+                inputs, by_task = self._gradient_inputs({**trained, **carried}, some.x)
+                parts = self._gradients(trained, carried, inputs, some.y, weight, by_task)
                 found[here, : layout.trained_size] = flatten_by_client(map(form, parts))
         return found
 
@@ -202,16 +204,26 @@ class VmappedKernel:
         outputs: Tensor = call(tensors, x.clone())
         return outputs
 
+    def _gradient_inputs(self, tensors: Tensors, x: Tensor) -> tuple[Tensor, bool]:
+        """What gradients take of samples, and whether the task writes these gradients out."""
+        inputs = self.task.gradient_inputs(tensors, x)
+        return (x, False) if inputs is None else (inputs, True)
+
     def _gradients(
-        self, trained: Tensors, carried: Tensors, x: Tensor, y: Tensor, weight: Tensor
+        self,
+        trained: Tensors,
+        carried: Tensors,
+        x: Tensor,
+        y: Tensor,
+        weight: Tensor,
+        by_task: bool,
     ) -> Sequence[Tensor | SummedProducts]:
         """The derivative of each client's weighted losses by its own tensors.
 
         That of their sum: no client's loss depends on another's tensors.
         """
-        shorter = self.task.model_gradients({**trained, **carried}, x, y, weight)
-        if shorter is not None:
-            return shorter
+        if by_task:
+            return self.task.model_gradients({**trained, **carried}, x, y, weight)
         with torch.enable_grad():
             output = self._forward({**trained, **carried}, x)
             loss = (self.task.losses(output, y) * weight).sum()
@@ -222,22 +234,24 @@ class VmappedKernel:
         ends: Tensor = dense(start).to(layout.dtype, copy=True)
         rule, terms = descent.rule, ObjectiveTerms(layout, descent)
         optimizer, equal = rule.begin_optimizer(), len(set(descent.steps)) == 1
-        plain = terms.is_empty and equal and rule.optimizer == "sgd"
-        # Tensors of their own, to which products can be added; or views of `ends`, so that a step
+        plain = terms.is_empty and equal
+        # Tensors of their own, on which steps are made in place; or views of `ends`, so that a step
         # is made on all of them at once.
         own = torch.clone if plain else torch.Tensor.detach
         tensors = {name: own(tensor) for name, tensor in layout.unflatten(ends).items()}
         trained = {name: tensors.pop(name).requires_grad_() for name in layout.trained}
+        inputs, by_task = self._gradient_inputs({**trained, **tensors}, rows.x)
+        rows = rows._replace(x=inputs)
         batches = MiniBatches.of(descent, layout.dtype, rows.y.device)
         x, y, weight = rows.x, rows.y, full_batch_weights(rows, layout.dtype, descent.weights)
         for step in range(max(descent.steps)):
             if batches is not None:
                 weight = batches.weight[:, step]
                 x, y, _ = rows.take(batches.place[:, step])
-            found = self._gradients(trained, tensors, x, y, weight)
+            found = self._gradients(trained, tensors, x, y, weight, by_task)
             with torch.no_grad():
                 if plain:
-                    step_in_place(trained.values(), found, rule.lr)
+                    step_in_place(optimizer, [*trained.values()], found, rule.lr)
                     continue
                 whole = terms.gradients(layout.trained, [*map(form, found)], trained.values())
                 (direction,) = optimizer.directions([flatten_by_client(whole)])
@@ -250,9 +264,15 @@ class VmappedKernel:
 
 
 def step_in_place(
-    tensors: Iterable[Tensor], gradients: Iterable[Tensor | SummedProducts], lr: float
+    optimizer: Optimizer,
+    tensors: Sequence[Tensor],
+    gradients: Sequence[Tensor | SummedProducts],
+    lr: float,
 ) -> None:
-    """A gradient step in place; gradients that are products are not formed for it."""
+    """A step in place; gradients that are products are not formed for a plain one."""
+    if optimizer.kind != "sgd":
+        optimizer.step(tensors, [*map(form, gradients)], lr)
+        return
     for tensor, gradient in zip(tensors, gradients, strict=True):
         if isinstance(gradient, SummedProducts):
             gradient.step(tensor, lr)
@@ -269,7 +289,7 @@ def blocks_by_samples(rows: Rows) -> Iterator[tuple[slice, Rows]]:
 
 def blocks_of_descents(models: Tensor, rows: Rows) -> Iterator[tuple[slice, Rows]]:
     """Clients that make steps of their own from models [m, d], so few that a cache holds these."""
-    for here, some in blocks_by_weights(rows, models.shape[1], models):
+    for here, some in blocks_by_weights(rows, models.shape[1], models, LAYERED_BYTES):
         for inside, few in blocks_by_samples(some):
             clients = range(*here.indices(len(rows.y)))[inside]
             yield slice(clients.start, clients.stop), few

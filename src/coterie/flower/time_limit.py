@@ -1,0 +1,41 @@
+"""A limit on how long something may take, in whichever thread it is done."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from coterie.core.errors import CoterieError
+
+
+class TookTooLong(CoterieError):
+    """Something was ended because its time was up."""
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """End what is done inside with `TookTooLong` when it has taken so many seconds.
+
+    It ends between two instructions of Python: a single product of matrices is not interrupted.
+    """
+    thread, lock, over = threading.get_ident(), threading.Lock(), threading.Event()
+
+    def stop() -> None:
+        with lock:
+            if not over.is_set():
+                kind = ctypes.py_object(TookTooLong)
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), kind)
+
+    timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), stop)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except TookTooLong as error:
+        raise TookTooLong(f"it took more than {seconds:g} s") from error
+    finally:
+        with lock:
+            over.set()
+        timer.cancel()
