@@ -69,7 +69,9 @@ def make_deployment(tmp_path, whole, *words, shares=((0, 2), (2, 5), (5, 9)), no
         home = tmp_path / f"node{number}"
         home.mkdir()
         frame[frame["site"].isin(names[begin:end])].to_csv(home / "own.csv", index=False)
-        (home / "node.toml").write_text(f'data = "own.csv"\nschema_rows = 1\n{node}')
+        (home / "node.toml").write_text(
+            f'data = "own.csv"\nschema_rows = 1\nsmallest_client = 1\n{node}'
+        )
         files.append(home / "node.toml")
     words = ["ifca", "table", *WORDS, "k=2", "start=random", *words, f"nodes={len(files)}"]
     write_app(tmp_path / "app", [*words, f"out={tmp_path / 'run'}"])

@@ -98,7 +98,8 @@ class SchemaExchange:
         packet = Packet({"do": "learn", "question": question, "content": content})
         nobody = dict.fromkeys(self.nodes, torch.arange(0))
         timeout = self.app.network.timeout
-        waiting = self.mailbox.send(dict.fromkeys(self.nodes, packet), nobody, timeout)
+        packets = dict.fromkeys(self.nodes, packet)
+        waiting = self.mailbox.send(packets, nobody, timeout, "learn")
         self.mailbox.receive(waiting, accept, timeout, lambda: bool(waiting))
         silent = [node for node in self.nodes if node not in answers]
         self.nodes = sorted(answers)
