@@ -147,6 +147,36 @@ def test_without_it_no_node_can_be_let_in(symbol):
     assert symbol(public_key=b"key").public_key == b"key"
 
 
+@contract("flwr.proto.control_pb2.ListNodesRequest")
+def test_without_it_client_names_cannot_be_bound_to_keys(symbol):
+    """Asks which node has which key."""
+    from flwr.proto.control_pb2 import ListNodesResponse
+    from flwr.proto.node_pb2 import NodeInfo
+
+    assert symbol().ByteSize() == 0
+    (field,) = [f for f in ListNodesResponse.DESCRIPTOR.fields if f.name == "nodes_info"]
+    assert field.message_type is NodeInfo.DESCRIPTOR
+    assert {"node_id", "public_key"} <= set(NodeInfo.DESCRIPTOR.fields_by_name)
+
+
+@contract("flwr.superlink.grid.http_grid.HttpGrid")
+def test_without_it_a_server_app_does_not_know_its_superlink(symbol):
+    """Where it is, and whom to trust: what the connection of the ServerApp was made with."""
+    grid = symbol("127.0.0.1:1", root_certificates=b"ca", token="t")
+    inside = vars(grid)
+    assert (inside["_addr"], inside["_insecure"], inside["_cert"]) == ("127.0.0.1:1", False, b"ca")
+
+
+@contract("flwr.supercore.primitives.asymmetric.bytes_to_public_key")
+def test_without_it_the_key_of_a_node_has_no_fingerprint(symbol):
+    """Reads the keys that a SuperLink lists."""
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+
+    key = ec.generate_private_key(ec.SECP384R1()).public_key()
+    assert symbol(public_key_to_bytes(key)).public_numbers() == key.public_numbers()
+
+
 @contract("flwr.proto.control_pb2.StartRunRequest")
 def test_without_it_no_run_can_be_started(symbol):
     """Holds the app and the settings that replace its own."""
@@ -180,7 +210,8 @@ def test_without_it_a_task_has_no_heartbeat(symbol):
 @contract("flwr.supercore.control.ControlHttpClient")
 def test_without_it_we_cannot_talk_to_a_superlink(symbol):
     """Registers nodes, starts runs and lists them."""
-    assert {"RegisterNode", "StartRun", "StopRun", "ListRuns", "close"} <= set(dir(symbol))
+    names = {"RegisterNode", "StartRun", "StopRun", "ListRuns", "ListNodes", "close"}
+    assert names <= set(dir(symbol))
     check_address(symbol)
 
 

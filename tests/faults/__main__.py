@@ -19,18 +19,21 @@ from typing import Any
 
 from coterie.cli import fork_server
 from coterie.shelves import ALGORITHMS, FEDERATIONS, NETWORKS
-from tests.faults import commands, disks, files, folders, kills, tables
+from tests.faults import commands, disks, files, folders, kills, shared, tables
 from tests.faults.command import Ended
 
 # Last are those that start threads in this process, after which it should fork no more.
 CASES = {
-    "kills": 300,
+    "kills": 200,  # with one to three kills each
     "disks": 60,
+    "shared": 40,
     "folders": 1000,
     "commands": 1000,
     "tables": 700,
     "files": 300,
     "replies": 300,
+    "servers": 300,
+    "maps": 20,
     "ends": 80,  # and these strike a deployment of processes: half a minute each
     "nodes": 70,
     "power": 10,
@@ -50,6 +53,18 @@ def try_replies(seed: int, place: Path) -> str:
     from tests.faults import replies  # imports Flower
 
     return replies.try_replies(seed, place)
+
+
+def try_server(seed: int, place: Path) -> str:
+    from tests.faults import servers
+
+    return servers.try_server(seed, place)
+
+
+def try_map(seed: int, place: Path) -> str:
+    from tests.faults import servers
+
+    return servers.try_map(seed, place)
 
 
 deployed: list[Any] = []  # the deployment of a part, once it is needed
@@ -78,11 +93,14 @@ def main(words: list[str]) -> int:
     parts: dict[str, Callable[[int, Path], str]] = {
         "kills": kills.try_kill,
         "disks": disks.try_disk,
+        "shared": shared.try_shared,
         "folders": folders.try_folder,
         "commands": commands.try_command,
         "tables": tables.try_table,
         "files": files.try_file,
         "replies": try_replies,
+        "servers": try_server,
+        "maps": try_map,
         **{part: partial(on_a_deployment, part) for part in ("ends", "nodes", "power")},
     }
     wrong = 0

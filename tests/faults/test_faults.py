@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -50,6 +51,37 @@ def test_a_hostile_node_ends_no_run(seed, tmp_path):
     from tests.faults import replies
 
     assert replies.try_replies(seed, tmp_path) == ""
+
+
+@pytest.mark.parametrize("first", range(0, 30, 10))
+def test_a_hostile_server_learns_nothing_that_is_not_offered(first, tmp_path):
+    pytest.importorskip("flwr", reason="the extra `flower` is not installed")
+    from tests.faults import servers
+
+    for seed in range(first, first + 10):
+        assert servers.try_server(seed, tmp_path) == ""
+
+
+@pytest.mark.filterwarnings("ignore::coterie.core.errors.CoterieWarning")
+def test_a_node_that_protects_nothing_is_found_out(tmp_path):
+    """What the two tests of hostile servers look for, they find where there is something."""
+    pytest.importorskip("flwr", reason="the extra `flower` is not installed")
+    from tests.faults import servers
+
+    faults = [servers.try_server(seed, tmp_path, protected=False) for seed in range(30)]
+    assert any("values of diagnosis" in fault for fault in faults)
+    site = servers.make_site(tmp_path / "small", True)
+    bare = replace(site.file, smallest_client=1, map_samples=0)
+    assert servers.recovered_rows(bare, site, "local", 4, 0) == 1
+
+
+@pytest.mark.filterwarnings("ignore::coterie.core.errors.CoterieWarning")
+@pytest.mark.parametrize("seed", [0, 1])
+def test_no_row_is_recovered_from_the_map(seed, tmp_path):
+    pytest.importorskip("flwr", reason="the extra `flower` is not installed")
+    from tests.faults import servers
+
+    assert servers.try_map(seed, tmp_path) == ""
 
 
 @pytest.mark.parametrize(

@@ -32,14 +32,18 @@ def add_deploy(commands: Any) -> None:
     check = add(deploy_check, "say whether a node's data fit an app")
     check.add_argument("node", type=Path, metavar="NODE.toml")
     check.add_argument("--app", type=Path, required=True, metavar="DIR")
-    memory = add(
-        deploy_memory, "what a node's clients keep of runs: list it, remove it, take it over"
-    )
+    memory = add(deploy_memory, "what a node's clients keep of runs: list, remove, take over")
     memory.add_argument("node", type=Path, metavar="NODE.toml")
     either = memory.add_mutually_exclusive_group()
     either.add_argument("--remove", metavar="RUN", help="forget what is kept of this run")
     predecessor = "take over what a node that was replaced kept: its memory, or one run's folder"
     either.add_argument("--from", type=Path, dest="source", metavar="FOLDER", help=predecessor)
+    owners = add(deploy_owners, "which node's key clients belong to, on the server")
+    owners.add_argument("file", type=Path, metavar="clients.json")
+    change = owners.add_mutually_exclusive_group()
+    key = "the .pub file of a key, or its fingerprint"
+    change.add_argument("--replace", nargs=2, metavar=("OLD", "NEW"), help=f"keys, each {key}")
+    change.add_argument("--remove", metavar="KEY", help=f"free the clients of this key: {key}")
     keys = add(deploy_keys, "make certificates, or the key of a node")
     keys.add_argument("folder", type=Path, metavar="DIR")
     server = "name or address of the server"
@@ -107,7 +111,22 @@ def deploy_check(options: argparse.Namespace) -> int:
         held = node.parts.get(part)
         print(f"  {name:<9} {'none' if held is None else f'{len(held.y):,} samples'}")
     print(f"  model     {node.task.layout.size:,} parameters")
+    if node.left_out:
+        print(
+            f"  too small {node.left_out} clients, with fewer than {file.smallest_client} samples"
+        )
+    warn_of_open_columns(file.data, file.app, file.client)
     return 0
+
+
+def warn_of_open_columns(data: str, app: str, client: str) -> None:
+    """Say where a server may choose the column whose values leave a node as names of clients."""
+    if data and not app and not client and not Path(data).is_dir():
+        print(
+            "coterie: warning: NODE.toml has neither `app` nor `client`, so that a server may say "
+            "which column names the clients, and learn its values",
+            file=sys.stderr,
+        )
 
 
 def deploy_memory(options: argparse.Namespace) -> int:
@@ -130,6 +149,21 @@ def deploy_memory(options: argparse.Namespace) -> int:
         of, state = kept.of, "finished" if kept.finished else "not finished"
         what = f"{of.algorithm or 'unknown':12} {of.clients:6,} clients"
         print(f"  {of.run}  {what}  {kept.days:6.1f} days  {kept.size / 1e6:10.1f} MB  {state}")
+    return 0
+
+
+def deploy_owners(options: argparse.Namespace) -> int:
+    from coterie.deploy.keys import read_fingerprint
+    from coterie.flower.owners import owners_table, replace_owner
+
+    if not options.file.is_file():
+        raise SettingError(f"there is no file {options.file}; the first run of a server makes it")
+    words = options.replace or ([options.remove] if options.remove else [])
+    old, new = [*map(read_fingerprint, words), None, None][:2]
+    if old:
+        count = replace_owner(options.file, old, new)
+        print(f"{count} clients of {old} belong to {new or 'nobody'} now.")
+    print(owners_table(options.file))
     return 0
 
 
@@ -179,7 +213,8 @@ def deploy_local(options: argparse.Namespace) -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
         data = f"data = {Path(options.data).resolve().as_posix()!r}\n" if options.data else ""
         share = f'share = "{number}/{options.nodes}"\n'
-        path.write_text(f"{data}{share}allow = {json.dumps(own)}\n", encoding="utf-8")
+        bounds = "smallest_client = 1\n"  # as in a simulation: all of it is on this machine
+        path.write_text(f"{data}{share}{bounds}allow = {json.dumps(own)}\n", encoding="utf-8")
         nodes.append(path)
     code = run_local(
         options.app,
@@ -250,7 +285,8 @@ def deploy_node(options: argparse.Namespace) -> int:
     from coterie.deploy.services import run_node
     from coterie.flower.node_file import NodeFile
 
-    NodeFile.read(options.node)  # so that a mistake in it is reported before anything starts
+    file = NodeFile.read(options.node)  # a mistake in it is reported before anything starts
+    warn_of_open_columns(file.data, file.app, file.client)
     return run_node(options.node, options.superlink, options.ca, options.key)
 
 

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from coterie.core.errors import CoterieError, SettingError
-from coterie.deploy.flwr_internals import need_flower
+from coterie.deploy.flwr_internals import key_fingerprint, need_flower
 from coterie.files import write_atomically, write_bytes
 
 if TYPE_CHECKING:
@@ -159,6 +159,22 @@ def make_node_key(folder: Path, name: str) -> NodeKey:
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     write_bytes(made.public, public + f" {name}\n".encode())
     return made
+
+
+def read_fingerprint(word: str) -> str:
+    """The fingerprint of a public key by its file, or as it stands."""
+    need_flower()
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+
+    if word.startswith("SHA256:"):
+        return word
+    try:
+        return key_fingerprint(load_ssh_public_key(Path(word).read_bytes()))
+    except (OSError, ValueError, UnsupportedAlgorithm) as error:
+        raise SettingError(
+            f"a key must be a .pub file or a fingerprint, as in SHA256:..., got {word}"
+        ) from error
 
 
 def alternative_name(host: str) -> x509.GeneralName:

@@ -31,6 +31,8 @@ from coterie.deploy.services import (
     temporary_folder,
 )
 from coterie.experiment.sweeps import thread_limits
+from coterie.flower.app import app_settings
+from coterie.flower.owners import NOT_KEPT
 
 ROUNDS_SECONDS = 0.2  # between two looks at the run folder
 STATUS_SECONDS = 1.0  # between two requests to the SuperLink
@@ -74,6 +76,8 @@ def run_local(
         raise SettingError("a deployment needs at least one node")
     bundle = build_bundle(app)
     settings: dict[str, Any] = {"out": str(out.resolve()), "nodes": len(nodes), "resume": resume}
+    if "owners" in app_settings(app):  # keys are new each time
+        settings["owners"] = NOT_KEPT
     records = RoundRecords(out / "rounds.jsonl")
     with (
         temporary_folder() as home,

@@ -201,12 +201,17 @@ def app_from_arguments(arguments: list[str]) -> App:
     return replace(app, plan=app.plan._replace(says=plan.says))
 
 
+def app_settings(folder: Path) -> dict[str, Any]:
+    """The settings of a Flower app in a folder; none where it has none."""
+    raw = tomllib.loads(read_plain_file(folder / "pyproject.toml").decode("utf-8"))
+    found: dict[str, Any] = raw["tool"]["flwr"]["app"].get("config", {})
+    return found
+
+
 def read_app(folder: Path, allowed: frozenset[str] | None = None) -> App:
     """The app in a folder; refuse one that names more than what a node allows, if it is given."""
-    path = folder / "pyproject.toml"
     try:
-        raw: dict[str, Any] = tomllib.loads(read_plain_file(path).decode("utf-8"))
-        config = raw["tool"]["flwr"]["app"]["config"]
+        config = app_settings(folder)
         if allowed is not None:
             check_app_allowed(allowed, config)
         return App.from_config(config)

@@ -17,6 +17,7 @@ from torch import Tensor
 from coterie.core.errors import CoterieError, DataError
 from coterie.data.tables.columns import sort_key
 from coterie.flower.mailbox import Mailbox, Pace, Sent, emit_warning
+from coterie.flower.owners import ClientOwners
 from coterie.flower.punctuality import now
 from coterie.flower.replies import NodeInfo, read_enrolment
 from coterie.flower.settings import App
@@ -34,10 +35,13 @@ NAMED = 5  # clients by which a node is known to people
 class Roster:
     """The nodes that are online, by Flower's id."""
 
-    def __init__(self, grid: Grid, app: App, pace: Pace) -> None:
+    def __init__(
+        self, grid: Grid, app: App, pace: Pace, owners: ClientOwners | None = None
+    ) -> None:
         self.grid = grid
         self.app = app
         self.mailbox = Mailbox(grid, pace)
+        self.owners = owners or ClientOwners(None)
         self.nodes: dict[int, NodeInfo] = {}  # those that are online and have enrolled
         self.refused: set[int] = set()  # those that may not take part
         self.names: list[str] = []  # of the clients, by number; empty until the run begins
@@ -104,6 +108,8 @@ class Roster:
         Nodes whose samples cannot be of one federation are refused.
         """
         self.names = names
+        for node, info in self.nodes.items():
+            self.bind(node, info)
         first, *others = self.nodes.values()
         for other in others:
             if (other.inputs, other.target) != (first.inputs, first.target):
@@ -157,6 +163,7 @@ class Roster:
                 )
         asked = {sent.node for sent in self.enrolling.values()}
         if new := sorted(online - set(self.nodes) - self.refused - asked):
+            self.owners.look()
             packets = {node: Packet({"do": "enrol"}) for node in new}
             self.enrolling |= self.mailbox.send(packets, {}, MOST_SECONDS, "enrol")
         self.take_enrolments()
@@ -180,6 +187,7 @@ class Roster:
             other = self.node_of.get(name)
             if other is not None and other != node:
                 raise DataError(f"client {name} is already at node {other}")
+        self.owners.check(node, info.names)
         self.check_frozen(info)
         if self.kind is not None and self.kind_of(info) != self.kind:
             raise DataError("its samples are unlike those of most nodes")
@@ -189,6 +197,13 @@ class Roster:
             emit_warning(f"clients that came after the run began are left out: {who}")
         self.nodes[node] = info
         self.node_of |= dict.fromkeys(info.names, node)
+        if self.names:
+            self.bind(node, info)
+
+    def bind(self, node: int, info: NodeInfo) -> None:
+        """Let the clients of the run that a node holds belong to its key."""
+        known = set(self.names)
+        self.owners.bind(node, [name for name in info.names if name in known])
 
     def online(self, ids: Tensor) -> dict[int, Tensor]:
         """The clients of `ids` whose nodes are online, by node."""
