@@ -49,6 +49,8 @@ def add_deploy(commands: Any) -> None:
     server = "name or address of the server"
     keys.add_argument("--host", action="append", default=[], metavar="NAME", help=server)
     keys.add_argument("--node", metavar="NAME", help="make the key of this node instead")
+    renewed = "renew the server's certificate, for the same hosts"
+    keys.add_argument("--renew", action="store_true", help=renewed)
     local = add(deploy_local, "run an app on this machine, with all of a network")
     local.add_argument("app", type=Path, metavar="DIR")
     local.add_argument("--nodes", type=int, default=3, metavar="N")
@@ -62,6 +64,10 @@ def add_deploy(commands: Any) -> None:
     link.add_argument("nodes", type=Path, metavar="NODES", help="folder with the keys of nodes")
     link.add_argument("--host", default="0.0.0.0", help="where to listen (default: everywhere)")
     link.add_argument("--port", type=int, default=9092)
+    own = "of the SuperLink itself (default: 8000, or another for another --port)"
+    link.add_argument("--own-port", type=int, metavar="PORT", help=own)
+    notes = "folder where runs are noted until they have finished"
+    link.add_argument("--unfinished", type=Path, default=Path("unfinished-runs"), help=notes)
     node = add(deploy_node, "take part, with the data of a node")
     node.add_argument("node", type=Path, metavar="NODE.toml")
     node.add_argument("--superlink", required=True, metavar="HOST:PORT")
@@ -162,8 +168,14 @@ def deploy_owners(options: argparse.Namespace) -> int:
 
 
 def deploy_keys(options: argparse.Namespace) -> int:
-    from coterie.deploy.keys import make_authority, make_node_key
+    from coterie.deploy.keys import make_authority, make_node_key, renew_server
 
+    if options.renew:
+        if options.node or options.host:
+            raise SettingError("--renew keeps the server's hosts: give neither --host nor --node")
+        authority = renew_server(options.folder)
+        print(f"{authority.server_certificate} holds anew; start the server again to use it.")
+        return 0
     if options.node:
         if options.host:
             raise SettingError("--host belongs to the server's certificate, not to a node's key")
@@ -248,6 +260,7 @@ def round_line(record: dict[str, Any], rounds: int) -> str:
     metrics = record.get("metrics") or {}
     shown = [f"{n} {metrics[n]:.4f}" for n in ("accuracy", "loss", "ari") if n in metrics]
     problems = [f"{record[name]} {name}" for name in ("refused", "silent") if record.get(name)]
+    problems += [f"without {who} ({why})" for who, why in record.get("missing", {}).items()]
     times = f"{record['seconds']:.1f} s, of which {record.get('compute', 0):.1f} s computing"
     return "  ".join([f"round {record['round']}/{rounds}", times, *shown, *problems])
 
@@ -255,7 +268,17 @@ def round_line(record: dict[str, Any], rounds: int) -> str:
 def deploy_superlink(options: argparse.Namespace) -> int:
     from coterie.deploy.services import run_superlink
 
-    return run_superlink(options.keys, options.nodes, host=options.host, port=options.port)
+    for name, port in (("--port", options.port), ("--own-port", options.own_port)):
+        if port is not None and not 1 <= port <= 65_535:
+            raise SettingError(f"{name} must be from 1 to 65535, got {port}")
+    return run_superlink(
+        options.keys,
+        options.nodes,
+        host=options.host,
+        port=options.port,
+        own_port=options.own_port,
+        unfinished=options.unfinished,
+    )
 
 
 def deploy_node(options: argparse.Namespace) -> int:

@@ -22,6 +22,7 @@ from coterie.deploy.processes import HOST, Child, Processes, free_ports
 from coterie.deploy.services import (
     WORKER,
     NodeCommands,
+    NodePulse,
     Show,
     flower_home,
     node_commands,
@@ -170,6 +171,7 @@ class LocalNode:
 
     def start_supernode(self) -> None:
         """Start the SuperNode of a worker that is ready."""
+        self.pulse = NodePulse(self.commands.ready)
         self.supernode = self.processes.start(self.name, self.commands.supernode)
 
     def watch(self, show: Show) -> None:
@@ -182,16 +184,24 @@ class LocalNode:
             return
         children = [self.worker, *([self.supernode] if self.supernode else [])]
         ended = [child for child in children if not child.alive]
+        why = "" if self.supernode is None else self.hangs()
         if ended:
-            more = "is started again" if self.restarts else "is given up"
             first = first_to_end(ended)
-            show(f"{self.name} {more}: {first.name} {first.ending}")
+            why = f"{first.name} {first.ending}"
+        if why:
+            more = "is started again" if self.restarts else "is given up"
+            show(f"{self.name} {more}: {why}")
             for child in children:
                 self.processes.end(child)
             self.sign_off()
             self.restart_at = time.monotonic() + RESTART_SECONDS
         elif self.supernode is None and self.commands.ready.exists():
             self.start_supernode()
+
+    def hangs(self) -> str:
+        """What is wrong with its processes although they run, if anything."""
+        self.pulse.look()
+        return self.pulse.hangs()
 
     @property
     def lost(self) -> bool:

@@ -139,7 +139,7 @@ class Network:
         step = StepExchange(call, fold, self.sizes)
         self.exchanges += 1
         others = Others(call.participants - len(call.ids), call.silent)
-        replies = self.ask("step", call.ids, step.contents, step.read, others)
+        replies = self.ask("step", call.ids, step.contents, step.read, others, step.label)
         replies, refused = step.sift(replies, self.outliers)
         self.report_refused(refused)
         replies = [weigh_down(each, fold, self.factors) for each in replies]
@@ -160,12 +160,14 @@ class Network:
         contents: Callable[[Tensor], Packet],
         read: Callable[[Tensor, Packet], NodeReply],
         others: Others | None = None,
+        label: str = "",
     ) -> list[NodeReply]:
         """Ask clients `ids` for something: what their nodes reply, in the order of the clients.
 
         contents  makes what is particular of the message to the node of some clients
         read      reads the reply of the node of some clients, or raises BadPacket
         others    clients that take part and are not asked this time
+        label     what is asked for; the action, if not given
         """
 
         def packet(own: Tensor) -> Packet:
@@ -177,7 +179,8 @@ class Network:
                 self.memory.keep(WHEN_KEPT, own, torch.full_like(own, self.rounds_done + 1))
             return found
 
-        return Exchange(self.roster, packet, accept).run(ids, others)
+        asking = Exchange(self.roster, packet, accept, label or action, self.sizes)
+        return asking.run(ids, others)
 
     def packet(self, action: str, ids: Tensor, contents: Packet) -> Packet:
         """The message that asks the node of clients `ids` for something."""
