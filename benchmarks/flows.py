@@ -4,7 +4,8 @@
 
 n clients train k flows each. Both make their sets by the same models of the last cluster round,
 take the same mini-batches of them and average; they take turns in one process, and what they end
-with is compared. RealNVPs are trained with Adam, as UIFCA's recipes have them, and with SGD. The number of threads is PyTorch's own, OMP_NUM_THREADS.
+with is compared. RealNVPs are trained with Adam, as the recipes of UIFCA train them, and with SGD.
+The number of threads is PyTorch's own, OMP_NUM_THREADS.
 
 Of RealNVP the operations of its products are counted, which both make: forwards for the sets of
 all samples, and for each step forwards, backwards by weights and backwards by what layers see.

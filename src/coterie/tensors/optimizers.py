@@ -67,13 +67,14 @@ class Optimizer:
             for tensor, direction in zip(tensors, self.directions(gradients), strict=True):
                 tensor.sub_(direction, alpha=lr)
             return
-        slots = self._begun(gradients)
+        means, squares = self._begun(gradients)
         if not self._counts:
             self._counts = [t.new_full((), self.steps, dtype=torch.float32) for t in tensors]
         adam(
             [*tensors],
             gradients,
-            *slots,
+            means,
+            squares,
             [],
             self._counts,
             fused=True,
