@@ -98,7 +98,7 @@ def test_more_nodes_than_clients_are_refused_before_anything_starts(tmp_path, ca
     app, out = tmp_path / "app", tmp_path / "run"
     assert cli.main(["deploy", "init", str(app), "uifca", str(table), "client=site", "k=2"]) == 0
     command = ["deploy", "local", str(app), "--data", str(table), "--out", str(out)]
-    assert cli.cli.main([*command, "--nodes", "3"]) == 2
+    assert cli.main([*command, "--nodes", "3"]) == 2
     said = capsys.readouterr().err
     assert "--nodes must be at most 2, the clients that the nodes share, got 3" in said
     assert not out.with_name("run-nodes").exists()
