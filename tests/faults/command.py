@@ -137,6 +137,8 @@ class Fork:
             out, err = (writes for _, writes in self._pipes)
             for source, target in ((nothing, 0), (out, 1), (err, 2)):
                 os.dup2(source, target)
+            # Whoever tests may have put others in their place.
+            sys.stdout, sys.stderr = (open(n, "w", closefd=False) for n in (1, 2))  # noqa: SIM115
             warnings.resetwarnings()
             if prepare is not None:
                 prepare()

@@ -81,23 +81,6 @@ def test_models_that_clients_fine_tuned_are_kept(tables, tmp_path):
     assert float((loaded.model("s2")(x).argmax(1) == y).double().mean()) == float(scores[2])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("settings", [{}, {"finetune": 2}], ids=["groups", "fine-tuned"])
-def test_a_run_in_shards_predicts_what_one_process_does(tables, newcomers, tmp_path, settings):
-    pytest.importorskip("ray", reason="the extra `ray` is not installed")
-    rows = pd.concat([tables["classes"], newcomers["classes"]], ignore_index=True)
-    for algorithm in (coterie.IFCA(k=2, lr=0.05), coterie.Local(lr=0.05)):
-        if settings and isinstance(algorithm, coterie.Local):
-            continue
-        one = trained(algorithm, tables["classes"], **settings).predictor.predictions(rows)
-        run = trained(algorithm, tables["classes"], shards=2, **settings)
-        found = run.predictor.predictions(rows)
-        assert (found.chosen == one.chosen).all()
-        np.testing.assert_allclose(found.probabilities, one.probabilities, atol=1e-5)
-        loaded = coterie.load_run(run.save(tmp_path / type(algorithm).__name__))
-        assert (loaded.predict_proba(rows) == found.probabilities).all()
-
-
 def test_clients_of_withheld_clusters_are_new_ones(tables, tmp_path):
     open_run = trained(coterie.IFCA(k=2, lr=0.05), tables["classes"])
     run = trained(coterie.IFCA(k=2, lr=0.05), tables["classes"], withhold="clusters")

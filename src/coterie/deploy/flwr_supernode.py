@@ -220,7 +220,7 @@ def run_supernode() -> None:
     from flwr.supernode import fleet_http_connection, start_client_internal
     from flwr.supernode.cli import flower_supernode
 
-    busy, fleet = BusyNode(), fleet_http_connection.FleetHttpClient
+    busy, fleet = BusyNode(), vars(fleet_http_connection)["FleetHttpClient"]
     for module, name, value in (
         (heartbeat, "HEARTBEAT_DEFAULT_INTERVAL", HEARTBEAT_SECONDS),
         (fleet_http_connection, "HEARTBEAT_DEFAULT_INTERVAL", HEARTBEAT_SECONDS),

@@ -137,7 +137,7 @@ def check_told_columns(content: Answer, answer: Answer) -> None:
         require(label["kind"] in ("text", "bool", "whole", "number"))
         require(type(label["distinct"]) is int and label["distinct"] > 0)
         if label["kind"] != "number":
-            check_counts(label)
+            check_told_counts(label)
             require(
                 label["kind"] != "whole" or all(str(int(name)) == name for name in label["counts"])
             )
@@ -151,7 +151,7 @@ def check_told_sums(content: Answer, answer: Answer) -> None:
     for name, kind in kinds.items():
         if kind == "text":
             told = answer["texts"][name]
-            check_counts(told)
+            check_told_counts(told)
             require(type(told["missing"]) is int and told["missing"] >= 0)
         else:
             known, _ = finite_pair(answer["numbers"][name])
@@ -176,7 +176,7 @@ def check_told_unit(content: Answer, answer: Answer) -> None:
     require(math.isfinite(answer["largest"]) and answer["largest"] >= 0)
 
 
-def check_counts(told: Answer) -> None:
+def check_told_counts(told: Answer) -> None:
     """How many rows have each category, and how many have others."""
     counts = told["counts"].items()
     require(all(isinstance(n, str) and type(c) is int and c > 0 for n, c in counts))
