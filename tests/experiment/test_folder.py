@@ -271,3 +271,18 @@ def test_a_run_that_goes_on_has_no_checksums_of_before(digits, tmp_path):
     coterie.simulate(IFCA(k=2), *digits, rounds=3, resume=True, **settings)
     assert (tmp_path / "r" / "outcome.crc").exists()
     assert read_run(tmp_path / "r").damaged == ()
+
+
+def test_where_there_is_a_result_there_is_the_whole_outcome(digits, tmp_path, monkeypatch):
+    folder, real = tmp_path / "r", RunFolder.write
+    seen = []
+
+    def write(self, name, content):
+        real(self, name, content)
+        seen.append({path.name for path in folder.iterdir()})
+
+    monkeypatch.setattr(RunFolder, "write", write)
+    coterie.simulate(IFCA(k=2), *digits, folder=folder, rounds=1)
+    with_result = [names for names in seen if "result.json" in names]
+    assert len(with_result) == 1
+    assert {"clients.json", "quality.json", "models.safetensors"} <= with_result[0]

@@ -29,8 +29,21 @@ def test_views_and_lazy_models_arrive_as_what_they_stand_for():
     assert torch.equal(got["selected"], rows[[2, 0]])
 
 
-def content(text="{}", **arrays):
-    return RecordDict({"words": ConfigRecord({"json": text}), "arrays": ArrayRecord(dict(arrays))})
+def test_small_tensors_are_one_part_of_a_message_and_a_large_one_is_another():
+    small, large = torch.arange(100.0), torch.arange(20_000.0)
+    sent = encode_packet(Packet({}, {"a": small, "large": large, "b": small}))
+    assert list(sent["arrays"]) == ["large"]
+    got = decode_packet(sent).tensors
+    assert all(torch.equal(got[name], each) for name, each in (("a", small), ("large", large)))
+    assert torch.equal(got["b"], small)
+
+
+def words(json="{}", small="[]", bytes=b""):
+    return ConfigRecord({"json": json, "small": small, "bytes": bytes})
+
+
+def content(text="{}", small="[]", bytes=b"", **arrays):
+    return RecordDict({"words": words(text, small, bytes), "arrays": ArrayRecord(dict(arrays))})
 
 
 def array(dtype="float32", shape=(2,), stype=RAW_BYTES, data=b"\0" * 8):
@@ -42,9 +55,24 @@ def array(dtype="float32", shape=(2,), stype=RAW_BYTES, data=b"\0" * 8):
     [
         (RecordDict({}), "`words` and `arrays`, got nothing"),
         (RecordDict({"words": ConfigRecord({"json": "{}"})}), "got words"),
-        (RecordDict({"words": ArrayRecord(), "arrays": ArrayRecord()}), "one text"),
-        (RecordDict({"words": ConfigRecord({"json": "{}"}), "arrays": ConfigRecord()}), "arrays"),
-        (RecordDict({"words": ConfigRecord({"json": 3}), "arrays": ArrayRecord()}), "a text of"),
+        (RecordDict({"words": ArrayRecord(), "arrays": ArrayRecord()}), "two texts and bytes"),
+        (RecordDict({"words": ConfigRecord({"json": "{}"}), "arrays": ArrayRecord()}), "two texts"),
+        (RecordDict({"words": words(), "arrays": ConfigRecord()}), "arrays"),
+        (content(3), "a text of"),
+        (content(small="{}"), "a list"),
+        (content(small="[3]"), "a name, a type and a shape"),
+        (content(small='[["x", "float32"]]'), "a name, a type and a shape"),
+        (content(small='[["x", 3, []]]', bytes=b"1234"), "a name, a type and a shape"),
+        (content(small='[["x", "int8", []], ["x", "int8", []]]', bytes=b"12"), "a name, a type"),
+        (content(small='[["x", "float32", [2]]]', bytes=b"1234567"), "must have 8 bytes"),
+        (content(small='[["x", "float32", [1]]]', bytes=b"1234567"), "must have 4 bytes, got 7"),
+        (content(small='[["x", "object", [1]]]', bytes=b"1234"), "unknown type"),
+        (content(small='[["x", "int8", [-1, -2]]]', bytes=b"12"), "impossible shape"),
+        (content(small='[["x", "int8", [true]]]', bytes=b"1"), "impossible shape"),
+        (content(small='[["x", "int8", ["1"]]]', bytes=b"1"), "impossible shape"),
+        (content(small='[["x", "bool", [1]]]', bytes=b"\x07"), "neither true nor false"),
+        (content(small="[]", bytes="text"), "must be bytes"),
+        (content(small='[["x", "float32", [2]]]', bytes=b"12345678", x=array()), "there twice"),
         (content("{"), "cannot be read"),
         (content("[1]"), "a dictionary"),
         (content(x=array(data=b"\0" * 7)), "must have 8 bytes for its shape, got 7"),

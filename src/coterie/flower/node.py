@@ -15,6 +15,7 @@ of coterie, and those that the node's file allows (permission.py).
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -39,7 +40,7 @@ from coterie.flower.node_file import (
     UNUSABLE,
     NodeFile,
     check_accepted,
-    check_bounds,
+    check_model,
     told_to_server,
 )
 from coterie.flower.node_scoring import score_clients
@@ -86,7 +87,7 @@ class Node:
             )
         self.parts = {name: part.of_clients(ids) for name, part in federation.parts.items()}
         self.train = self.parts["train"]
-        check_bounds(file, app, self.task.layout.size)
+        check_model(file, self.task.layout.size)
         self.task.check_samples(self.train.x, self.train.y)
         self.selected: dict[str, int] = {}  # clients that are worked on: their numbers, by name
         self.ids = torch.arange(0)  # these numbers
@@ -244,6 +245,7 @@ class NodeWorker:
                 told = UNFIT
                 if self.node is None or app.fingerprint != self.node.app.fingerprint:
                     self.node = Node(app, self.file)
+                    note_left_out(self.node)
                 self.config = dict(config)
                 startup, told = time.perf_counter() - began, FAILED
                 reply = self.node.answer(packet)
@@ -259,6 +261,17 @@ class NodeWorker:
         app = App.from_config(config)
         check_accepted(self.file, app)
         return app
+
+
+def note_left_out(node: Node) -> None:
+    """Write to the node's log how many of its clients take no part; the server is not told."""
+    if node.left_out:
+        print(
+            f"coterie: {node.left_out} clients of this node have fewer training samples than "
+            f"`smallest_client`, {node.file.smallest_client}, and take no part",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def reply_packet(

@@ -45,6 +45,14 @@ class NetworkSettings(Settings):
     most_samples: int = setting(
         10**7, "samples that a client may claim to have; more are refused", in_range(1, 10**12)
     )
+    most_share: float = setting(
+        0.5, "share of all samples that one of several nodes counts for; 1: any", fraction
+    )
+    owners: str = setting(
+        "",
+        "file of the server that says whose client each is; empty: clients.json beside `out`; "
+        "none: clients are nobody's",
+    )
 
 
 NETWORK_NAMES = frozenset(setting_names(NetworkSettings))
