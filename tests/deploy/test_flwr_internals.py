@@ -28,9 +28,10 @@ from coterie.deploy.flwr_internals import (
     ControlClient,
     build_bundle,
     deactivate_node,
+    node_keys,
 )
 from coterie.deploy.flwr_worker import answer_messages
-from coterie.deploy.keys import make_authority, make_node_key
+from coterie.deploy.keys import make_authority, make_node_key, read_fingerprint
 from coterie.deploy.processes import free_ports
 from coterie.deploy.services import node_commands
 
@@ -481,6 +482,16 @@ def test_nobody_without_the_secret_can_take_the_messages_of_a_node(attempts, tmp
         answer_messages(
             lambda message, context: message, f"127.0.0.1:{port}", b"a guess", tmp_path / "ready"
         )
+
+
+def test_a_server_app_knows_which_node_has_which_key(server, attempts, known):
+    from flwr.superlink.grid.http_grid import HttpGrid
+
+    grid = HttpGrid(server.superlink, root_certificates=server.ca.read_bytes(), token="any")
+    found = node_keys(grid)
+    node = int(attempts["registered"][2].partition("SuperNode ID: ")[2].split()[0])
+    assert found[node] == read_fingerprint(str(known.public))
+    assert node_keys(object()) == {}, "another grid knows no keys"
 
 
 def test_a_user_in_plain_text_is_refused(server, known):

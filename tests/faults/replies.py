@@ -177,12 +177,8 @@ def changed(tensor, draw):
             ).to(flat.dtype)
         return other
     if kind == 1 and tensor.is_floating_point():
-        return (
-            torch.tensor(draw.choice(NUMBERS), dtype=torch.float64)
-            .to(tensor.dtype)
-            .expand_as(tensor)
-            .clone()
-        )
+        lie = torch.full(tensor.shape, draw.choice(NUMBERS), dtype=torch.float64)
+        return lie.to(tensor.dtype)
     if kind == 1:
         return torch.full_like(tensor, draw.choice((-1, 0, 1, 100)))
     if kind == 2 and not tensor.is_floating_point() and tensor.dtype != torch.bool:

@@ -251,7 +251,19 @@ def hostile_schema(text, draw, columns):
 def hostile_packet(config, draw):
     """A message of any kind, true or not."""
     kind = draw.choice(
-        ["enrol", "enrol", "enrol", "step", "step", "step", "score", "score", "finish", "nonsense"]
+        [
+            "enrol",
+            "enrol",
+            "enrol",
+            "step",
+            "step",
+            "step",
+            "score",
+            "score",
+            "keep",
+            "finish",
+            "nonsense",
+        ]
     )
     odd = draw.choice([["alone"], ["s0", SECRET], [], ["s0", "s0"]])
     names = draw.choice([["s0", "s1"], ["s0", "s2", "s3"], ["s0"], odd])
@@ -270,7 +282,7 @@ def hostile_packet(config, draw):
         step = draw.choice(["train", "gradient", "begin", "cluster", "losses", "__init__", "init"])
         header |= {"of": of, "step": step, "plain": {}}
         tensors |= {"all.model": model[0], "all.models": model, "all.seed": torch.tensor(0)}
-    elif kind == "score":
+    elif kind in ("score", "keep"):
         header |= {"part": draw.choice(["train", "test", "validation", HIDDEN[0]]), "use": ""}
         header |= {"map": draw.choice(["", "losses", "gradients", "rows"]), "tune": False}
         header |= {"classes": 3, "plain": {}, "quality": draw.random() < 0.3, "groups": 1}

@@ -1,8 +1,8 @@
 """Every algorithm whose clients keep something: paused, replaced, and given what they kept."""
 
+import shutil
 import warnings
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ from tests.flower.fake import FakeGrid, metrics_alike
 from tests.flower.small import FASTEST, SIZES, SmallApp, SmallGrid, SmallWorker
 from tests.test_conformance import CASES
 
-ROUNDS = 3
+ROUNDS = 2
 
 
 def small_app(name, **settings):
@@ -71,6 +71,7 @@ def assert_equal(one, other):
 def paused(name, folder):
     """A run that was paused after a round, and two others that came after it on the same nodes."""
     app = small_app(name)
+    folder.mkdir()
     attempt_at(SmallGrid(app, folder), app, folder / "run", run="one", attempt="1", rounds=1)
     for number in (1, 2):
         other = small_app(name, seed=number)
@@ -81,42 +82,31 @@ def paused(name, folder):
 
 def test_a_paused_run_goes_on_after_two_others_and_on_a_node_that_was_replaced(keeping, tmp_path):
     """The third node lost its disk; without its memory it is left out, with it nothing differs."""
-    app = paused(keeping, tmp_path)
-    undisturbed = short_run(CASES[keeping], small_federation(sizes(keeping)), rounds=ROUNDS)
-    old, new = tmp_path / "memory3", tmp_path / "replaced"
+    here = tmp_path / "here"
+    app = paused(keeping, here)
+    shutil.copytree(here, there := tmp_path / "there")
 
-    grid = RefusingGrid(app, tmp_path)
-    grid.workers[3] = SmallWorker(app, replace(grid.workers[3].file, memory=str(new)))
-    copy = copied(tmp_path / "run", tmp_path / "without")
-    run = attempt_at(grid, app, copy, run="one", attempt="2")
+    grid = replaced_grid(app, here)
+    run = attempt_at(grid, app, here / "run", run="one", attempt="2")
     told = [text for text in run.warnings if "is not in its node's memory any more" in text]
     assert told, "a fresh start unsaid"
     assert "deploy memory NODE.toml --from FOLDER" in told[0]
     assert all(record["answered"] == 6 for record in run.records[1:])
     assert run.evaluation.serving.ids.tolist() == list(range(6))
 
-    paused_again = small_app(keeping)
-    fresh = tmp_path / "fresh"
-    again = paused_nodes(keeping, fresh)
-    take_over(new_memory := fresh / "replaced", fresh / "memory3")
-    grid = SmallGrid(again, fresh)
-    grid.workers[3] = SmallWorker(again, replace(grid.workers[3].file, memory=str(new_memory)))
-    run = attempt_at(grid, paused_again, fresh / "run", run="one", attempt="2")
-    assert_equal(run, undisturbed)
-    assert kept_runs(old), "nobody removed what the first node kept"
+    take_over(there / "new", there / "memory3")
+    grid = replaced_grid(app, there)
+    run = attempt_at(grid, app, there / "run", run="one", attempt="2")
+    federation = small_federation(sizes(keeping))
+    assert_equal(run, short_run(CASES[keeping], federation, rounds=ROUNDS))
+    assert kept_runs(there / "memory3"), "nobody removed what the first node kept"
 
 
-def paused_nodes(name, folder):
-    folder.mkdir()
-    return paused(name, folder)
-
-
-def copied(folder: Path, target: Path) -> Path:
-    target.mkdir()
-    for path in folder.iterdir():
-        if path.is_file():
-            (target / path.name).write_bytes(path.read_bytes())
-    return target
+def replaced_grid(app, folder):
+    """The nodes of a run, the third of which has another memory."""
+    grid = RefusingGrid(app, folder)
+    grid.workers[3] = SmallWorker(app, replace(grid.workers[3].file, memory=str(folder / "new")))
+    return grid
 
 
 class RefusingGrid(SmallGrid):

@@ -9,7 +9,10 @@ from coterie.flower.time_limit import TookTooLong, time_limit
 def work(seconds):
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        pass
+        try:
+            time.sleep(0)
+        except Exception:
+            continue
 
 
 def test_what_takes_longer_is_ended_in_any_thread():

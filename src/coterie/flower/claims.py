@@ -56,7 +56,8 @@ def weigh_down(reply: NodeReply, fold: Fold[Any], factors: Tensor) -> NodeReply:
         sums = {name: value * factor for name, value in reply.total.sums.items()}
         total = reply.total._replace(weight=reply.total.weight * factor, sums=sums)
         return reply._replace(total=total)
-    kinds = roles(type(reply.upload))
+    upload: Any = type(reply.upload)
+    kinds = roles(upload)
     sizes = [name for name, role in kinds.items() if role is Role.SIZE]
     fields = {name: (getattr(reply.upload, name) * own).long().clamp_min(1) for name in sizes}
     return reply._replace(upload=reply.upload._replace(**fields))
