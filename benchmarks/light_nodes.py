@@ -15,6 +15,7 @@ of the reply of a full node, "samples": of each client}. `benchmarks/load.py` wr
 import contextlib
 import json
 import logging
+import math
 import sys
 import threading
 import time
@@ -26,22 +27,41 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDic
 from flwr.supercore.inflatable import inflatable_object, inflatable_utils
 from flwr.supernode import fleet_http_connection
 
-from coterie.deploy.flwr_internals import HEARTBEAT_SECONDS, IDLE_SLEEP, AdaptiveSleep
+from coterie.deploy.flwr_supernode import HEARTBEAT_SECONDS, IDLE_SLEEP, AdaptiveSleep
 
 RAW_BYTES = "coterie.raw"  # as in coterie/flower/wire.py, which imports PyTorch
 STEP = 1e-4  # by which the "trained" model is moved
 
 
+SMALL = 2**16
+
+
 def content_of(header: dict, arrays: dict[str, np.ndarray]) -> RecordDict:
     """A packet as coterie sends it."""
-    records = {
-        name: Array(
-            dtype=str(array.dtype), shape=array.shape, stype=RAW_BYTES, data=array.tobytes()
-        )
-        for name, array in arrays.items()
+    small, together, large = [], b"", {}
+    for name, array in arrays.items():
+        kind, data = str(array.dtype), array.tobytes()
+        if len(together) + len(data) <= SMALL:
+            small.append((name, kind, list(array.shape)))
+            together += data
+        else:
+            large[name] = Array(dtype=kind, shape=array.shape, stype=RAW_BYTES, data=data)
+    words = {"json": json.dumps(header), "small": json.dumps(small), "bytes": together}
+    return RecordDict({"words": ConfigRecord(words), "arrays": ArrayRecord(large)})
+
+
+def arrays_of(content: RecordDict) -> dict[str, np.ndarray]:
+    """The arrays of a packet."""
+    words, place = content["words"], 0
+    found = {
+        name: np.frombuffer(array.data, array.dtype).reshape(array.shape)
+        for name, array in content["arrays"].items()
     }
-    words = ConfigRecord({"json": json.dumps(header)})
-    return RecordDict({"words": words, "arrays": ArrayRecord(records)})
+    for name, kind, shape in json.loads(words["small"]):
+        count = math.prod(shape)
+        values = np.frombuffer(words["bytes"], kind, count, place)
+        found[name], place = values.reshape(shape), place + values.nbytes
+    return found
 
 
 class LightNode:
@@ -53,13 +73,13 @@ class LightNode:
 
     def reply(self, content: RecordDict) -> RecordDict | None:
         """What is replied to a message; None: an error."""
-        header, arrays = json.loads(content["words"]["json"]), content["arrays"]
+        header, arrays = json.loads(content["words"]["json"]), arrays_of(content)
         told = {"seconds": 0.0, "startup": 0.0, "lost": [], "kept": False}
         if header["do"] == "enrol":
             own = {"clients": [f"light-{self.number:04d}"], "cluster": [0], "startup": 0.0}
             return content_of({**self.spec["enrolment"], **own}, {"sizes": self.sizes})
         if header["do"] == "step":
-            model = np.frombuffer(arrays["all.model"].data, np.float32)
+            model = arrays["all.model"]
             sent = {
                 "cluster": np.zeros(1, np.int64),
                 "model": (model + np.float32(STEP * (self.number % 2 * 2 - 1)))[None],

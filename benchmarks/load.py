@@ -29,7 +29,11 @@ from coterie.flower.wire import Packet
 
 LOOK_SECONDS = 2.0  # between two looks at memory
 SAMPLES = 16  # that each client says it has
-PARTS = {"superlink": "flower-superlink", "gate": "coterie.deploy.gate", "server": "serverapp"}
+PARTS = {
+    "superlink": "coterie.deploy.superlink",
+    "gate": "coterie.deploy.gate",
+    "server": "serverapp",
+}
 
 
 class Load(NamedTuple):

@@ -2,6 +2,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -9,10 +10,13 @@ import pytest
 from coterie.files import (
     LOCK,
     FolderLock,
+    append_line,
     changed_files,
     lock_owner,
+    read_checked_lines,
     remove_checksums,
     write_checksums,
+    write_lines,
 )
 
 
@@ -72,3 +76,24 @@ def test_checksums_of_a_folder_know_each_file_of_it(tmp_path):
     assert changed_files(tmp_path, ["b"]) == ["b"]
     remove_checksums(tmp_path)
     assert changed_files(tmp_path) == []
+
+
+def test_a_reader_never_finds_lines_damaged_that_are_being_written(tmp_path):
+    path, done = tmp_path / "rounds.jsonl", threading.Event()
+
+    def write():
+        for _ in range(20):
+            for number in range(30):
+                append_line(path, f"line {number}")
+            write_lines(path, ["line 0"])
+        done.set()
+
+    writer = threading.Thread(target=write)
+    write_lines(path, [])
+    writer.start()
+    looks = 0
+    while not done.is_set():
+        assert read_checked_lines(path)[1] == []
+        looks += 1
+    writer.join()
+    assert looks > 20

@@ -12,6 +12,7 @@ import itertools
 import json
 import math
 import os
+import stat
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -115,10 +116,12 @@ def read_plain_file(path: Path) -> bytes:
     ...
     OSError: [Errno 22] it is not a plain file: '/dev/null'
     """
-    if not path.is_file():
-        path.lstat()  # raises if nothing is there
-        raise OSError(errno.EINVAL, "it is not a plain file", str(path))
-    return path.read_bytes()
+    # What is opened is what is looked at, and a pipe is opened without waiting for its other end.
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is not a plain file", str(path))
+        return file.read()
 
 
 def checksums_file(path: Path) -> Path:
@@ -155,17 +158,26 @@ def read_checked_lines(path: Path) -> tuple[list[str], list[int]]:
     A last line that was not written to its end is left out unless it has a checksum. Numbers beyond
     the last line are of lines that are no longer there.
     """
-    text = read_plain_file(path).decode("utf-8", errors="replace")
-    lines = text.split("\n")
-    lines.pop()  # what follows the last end of a line
-    known = []
-    if os.path.lexists(checksums_file(path)):
-        known = (
-            read_plain_file(checksums_file(path)).decode("utf-8", errors="replace").split("\n")[:-1]
-        )
-    pairs = enumerate(itertools.zip_longest(lines, known), 1)
-    wrong = [i for i, (line, sum) in pairs if sum and (line is None or line_checksum(line) != sum)]
-    return lines, wrong
+    while True:
+        known = split_lines(checksums_file(path))  # first: whoever adds a line adds this after it
+        lines = split_lines(path, needed=True)
+        pairs = enumerate(itertools.zip_longest(lines, known), 1)
+        wrong = [
+            i for i, (line, sum) in pairs if sum and (line is None or line_checksum(line) != sum)
+        ]
+        if not wrong or split_lines(checksums_file(path)) == known:
+            return lines, wrong  # else a run that is resumed has just cut the lines
+
+
+def split_lines(path: Path, *, needed: bool = False) -> list[str]:
+    """The whole lines of a file; none where it is not there, unless it is needed."""
+    try:
+        text = read_plain_file(path).decode("utf-8", errors="replace")
+    except FileNotFoundError:
+        if needed or os.path.islink(path):
+            raise
+        return []
+    return text.split("\n")[:-1]  # without what follows the last end of a line
 
 
 def write_checksums(folder: Path, names: Sequence[str]) -> None:

@@ -27,7 +27,7 @@ def honest_ari(run):
 
 def test_a_round_by_hand():
     # Updates are half the way from the centre: 0, 1, 2 from 1; 0, -1 from -1; 50 from 1. With two
-    # neighbours the factors are those of 0, 1, 2, 0, -1, 50: only the last is above 1.5 (far
+    # neighbours the factors are those of 0, 1, 2, 0, -1, 50: only the last is above 2 (far
     # above). Without it the means are 2 and -1.5.
     before = state([1.0, -1.0], [0, 0, 0, 1, 1, 0])
     fedprc = FedPRC(lr=0.25, steps=1, neighbours=2)
@@ -124,6 +124,23 @@ def test_a_reversed_update_is_seen_among_updates_only(lof, found):
     after, _ = FedPRC(k=4, lof=lof).round(before, clients)
     excluded = after.excluded.nonzero().flatten().tolist()
     assert excluded == (ATTACKERS if found else [])
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("leaf-generator", {"leaf_seed": 0, "groups": 4}), ("leaf-synthetic", {"most": 80})],
+)
+@pytest.mark.parametrize("attackers", [0.0, 0.1, 0.25])
+def test_where_clients_differ_few_honest_ones_are_left_out(name, settings, attackers):
+    """Most of their updates become short, and some stay long: no density like that of images."""
+    federation, task = coterie.load(name, clients=120, seed=5, **settings)
+    attack = {"attack": "boosted", "attackers": attackers} if attackers else {}
+    fedprc = FedPRC(k=4, lr=0.1, steps=10)
+    run = coterie.simulate(fedprc, federation, task, rounds=30, seed=5, **attack)
+    name = "false_exclusion" if attackers else "excluded"
+    assert run.metrics[name] <= 0.07
+    if attackers:
+        assert run.metrics["detection_recall"] >= 0.8
 
 
 def test_models_that_are_not_finite_are_left_out():

@@ -16,7 +16,7 @@ from coterie.cli import main as cli
 from coterie.cli.deploy import remove_nodes
 from coterie.flower.app import read_app
 from coterie.flower.final_models import load_final_models
-from coterie.flower.memory_folders import open_run
+from coterie.flower.memory_folders import RunFacts, open_run
 from coterie.flower.node_file import NodeFile
 from tests.flower.fake import metrics_alike, simulated
 from tests.flower.test_final_models import write_rows
@@ -80,7 +80,7 @@ def test_what_was_in_the_folder_of_the_nodes_before_stays(tmp_path):
     for node in nodes:
         node.parent.mkdir(parents=True)
         node.write_text("share = '1/2'\n")
-        open_run(node.parent / "memory", "run", "run")
+        open_run(node.parent / "memory", "run", RunFacts("run", "ditto", 2))
     (home / "1" / "memory" / "mine").mkdir()
     (home / "1" / "memory" / "mine" / "notes.txt").write_text("precious")
     remove_nodes(home, nodes)
@@ -98,7 +98,57 @@ def test_more_nodes_than_clients_are_refused_before_anything_starts(tmp_path, ca
     app, out = tmp_path / "app", tmp_path / "run"
     assert cli.main(["deploy", "init", str(app), "uifca", str(table), "client=site", "k=2"]) == 0
     command = ["deploy", "local", str(app), "--data", str(table), "--out", str(out)]
-    assert cli.main([*command, "--nodes", "3"]) == 2
+    assert cli.cli.main([*command, "--nodes", "3"]) == 2
     said = capsys.readouterr().err
     assert "--nodes must be at most 2, the clients that the nodes share, got 3" in said
     assert not out.with_name("run-nodes").exists()
+
+
+def node_with_memory(folder, run):
+    """A NODE.toml whose clients kept something of a run."""
+    folder.mkdir()
+    path = open_run(folder / "memory", f"{run}-0", RunFacts(run, "ditto", 2))
+    (path / "00000001-00000001-a.safetensors").write_bytes(b"kept" * 10**5)
+    (folder / "node.toml").write_text("")
+    return folder / "node.toml"
+
+
+def test_what_a_node_keeps_is_listed_taken_over_and_removed(tmp_path, capsys):
+    old, new = node_with_memory(tmp_path / "old", "abc"), tmp_path / "node.toml"
+    new.write_text("")
+    assert cli.main(["deploy", "memory", str(new)]) == 0
+    assert "keeps 0 runs." in capsys.readouterr().out
+    assert cli.main(["deploy", "memory", str(new), "--from", str(old.parent / "memory")]) == 0
+    assert cli.main(["deploy", "memory", str(new)]) == 0
+    told = capsys.readouterr().out.splitlines()[-1].split()
+    assert told == ["abc", "ditto", "2", "clients", "0.0", "days", "0.4", "MB", "not", "finished"]
+    assert cli.main(["deploy", "memory", str(new), "--remove", "abc"]) == 0
+    assert not list((tmp_path / "memory").iterdir())
+    assert cli.main(["deploy", "memory", str(old)]) == 0
+    assert "keeps 1 runs" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--remove", "none"], "nothing of a run none is kept"),
+        (["--from", "nowhere"], "nowhere must be the memory of a node"),
+    ],
+)
+def test_a_memory_that_is_not_there_is_one_sentence(tmp_path, capsys, words, says):
+    node = node_with_memory(tmp_path / "node", "abc")
+    assert cli.main(["deploy", "memory", str(node), *words]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_whose_client_it_is_is_listed_and_changed(tmp_path, capsys):
+    path = tmp_path / "clients.json"
+    assert cli.main(["deploy", "owners", str(path)]) == 2
+    assert "there is no file" in capsys.readouterr().err
+    path.write_text('{"a": "SHA256:old", "b": "SHA256:old", "c": "SHA256:other"}')
+    assert cli.main(["deploy", "owners", str(path), "--replace", "SHA256:old", "SHA256:new"]) == 0
+    assert "2 clients of SHA256:old belong to SHA256:new now." in capsys.readouterr().out
+    assert cli.main(["deploy", "owners", str(path), "--remove", "SHA256:other"]) == 0
+    assert "2 clients of 1 keys" in capsys.readouterr().out
+    assert cli.main(["deploy", "owners", str(path), "--remove", "other"]) == 2
+    assert "a key must be a .pub file or a fingerprint" in capsys.readouterr().err

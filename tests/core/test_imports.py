@@ -53,6 +53,12 @@ def test_a_fault_in_the_users_file_is_told_with_file_and_line(own, text, cause):
     assert cause in told
 
 
+def test_an_exception_that_cannot_tell_its_text_is_told_by_its_name(own):
+    text = "class Odd(Exception):\n    def __str__(self): return 3\nraise Odd\n"
+    where = own.write("odd", text)
+    assert refusal(f"{where}:Method").endswith(f"{where}.py, line 3: Odd: it ends the program")
+
+
 def test_the_fault_is_where_it_is_and_not_where_it_was_imported(own):
     helper = own.write("helper", "a = 1\nb = undefined\n")
     where = own.write("outer", f"from {helper} import a\n")

@@ -94,7 +94,7 @@ WORKER = """
 import sys
 from pathlib import Path
 from flwr.app import ConfigRecord, Message, RecordDict
-from coterie.deploy.flwr_internals import answer_messages
+from coterie.deploy.flwr_worker import answer_messages
 
 def echo(message, context):
     number = message.content["echo"]["number"]

@@ -8,9 +8,8 @@ Below them are the tests of what we make of these symbols.
 import ast
 import importlib
 import inspect
-import json
-import subprocess
-import sys
+import threading
+import time
 import zipfile
 from io import BytesIO
 from pathlib import Path
@@ -24,15 +23,15 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 import httpx
 
 from coterie.core.errors import CoterieError, SettingError
-from coterie.deploy import flwr_internals
+from coterie.deploy import flwr_internals, flwr_supernode, flwr_worker
 from coterie.deploy.flwr_internals import (
-    AdaptiveSleep,
     ControlClient,
-    answer_messages,
     build_bundle,
     deactivate_node,
+    node_keys,
 )
-from coterie.deploy.keys import make_authority, make_node_key
+from coterie.deploy.flwr_worker import answer_messages
+from coterie.deploy.keys import make_authority, make_node_key, read_fingerprint
 from coterie.deploy.processes import free_ports
 from coterie.deploy.services import node_commands
 
@@ -89,11 +88,11 @@ def imported_symbols(path):
 
 
 def test_only_one_file_touches_what_is_not_documented_and_each_symbol_has_a_contract():
-    internals = Path(flwr_internals.__file__)
-    for path in internals.parents[1].rglob("*.py"):
-        if path != internals:
+    internals = [Path(module.__file__) for module in (flwr_internals, flwr_supernode, flwr_worker)]
+    for path in internals[0].parents[1].rglob("*.py"):
+        if path not in internals:
             assert not imported_symbols(path), path
-    assert imported_symbols(internals) == CONTRACTS
+    assert set().union(*map(imported_symbols, internals)) == CONTRACTS
 
 
 @contract("flwr.cli.build.build_fab_from_disk")
@@ -120,7 +119,7 @@ def test_without_it_nobody_sees_that_a_run_has_ended(symbol):
 @contract("flwr.common.constant.SubStatus")
 def test_without_it_success_and_failure_look_alike(symbol):
     """The SuperLink says so of a run, and a worker of a task."""
-    assert (symbol.COMPLETED, symbol.FAILED) == ("completed", "failed")
+    assert (symbol.COMPLETED, symbol.FAILED, symbol.STOPPED) == ("completed", "failed", "stopped")
 
 
 @contract("flwr.common.serde.fab_to_proto")
@@ -149,10 +148,46 @@ def test_without_it_no_node_can_be_let_in(symbol):
     assert symbol(public_key=b"key").public_key == b"key"
 
 
+@contract("flwr.proto.control_pb2.ListNodesRequest")
+def test_without_it_client_names_cannot_be_bound_to_keys(symbol):
+    """Asks which node has which key."""
+    from flwr.proto.control_pb2 import ListNodesResponse
+    from flwr.proto.node_pb2 import NodeInfo
+
+    assert symbol().ByteSize() == 0
+    (field,) = [f for f in ListNodesResponse.DESCRIPTOR.fields if f.name == "nodes_info"]
+    assert field.message_type is NodeInfo.DESCRIPTOR
+    assert {"node_id", "public_key"} <= set(NodeInfo.DESCRIPTOR.fields_by_name)
+
+
+@contract("flwr.superlink.grid.http_grid.HttpGrid")
+def test_without_it_a_server_app_does_not_know_its_superlink(symbol):
+    """Where it is, and whom to trust: what the connection of the ServerApp was made with."""
+    grid = symbol("127.0.0.1:1", root_certificates=b"ca", token="t")
+    inside = vars(grid)
+    assert (inside["_addr"], inside["_insecure"], inside["_cert"]) == ("127.0.0.1:1", False, b"ca")
+
+
+@contract("flwr.supercore.primitives.asymmetric.bytes_to_public_key")
+def test_without_it_the_key_of_a_node_has_no_fingerprint(symbol):
+    """Reads the keys that a SuperLink lists."""
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+
+    key = ec.generate_private_key(ec.SECP384R1()).public_key()
+    assert symbol(public_key_to_bytes(key)).public_numbers() == key.public_numbers()
+
+
 @contract("flwr.proto.control_pb2.StartRunRequest")
 def test_without_it_no_run_can_be_started(symbol):
     """Holds the app and the settings that replace its own."""
     assert {"fab", "override_config"} <= set(symbol.DESCRIPTOR.fields_by_name)
+
+
+@contract("flwr.proto.control_pb2.StopRunRequest")
+def test_without_it_nodes_wait_for_a_run_whose_server_was_killed(symbol):
+    """Sent for a run whose ServerApp has ended without a word."""
+    assert symbol(run_id=1).run_id == 1
 
 
 @contract("flwr.proto.fleet_pb2.DeactivateNodeRequest")
@@ -167,11 +202,25 @@ def test_without_it_a_worker_cannot_ask_for_work(symbol):
     assert list(symbol(supported_task_types=["flwr-clientapp"]).supported_task_types)
 
 
+@contract("flwr.proto.runtime_pb2.SendTaskHeartbeatRequest")
+def test_without_it_a_task_has_no_heartbeat(symbol):
+    """Goes to the SuperNode of the task, which answers whether there still is one."""
+    assert symbol() == symbol()
+
+
 @contract("flwr.supercore.control.ControlHttpClient")
 def test_without_it_we_cannot_talk_to_a_superlink(symbol):
     """Registers nodes, starts runs and lists them."""
-    assert {"RegisterNode", "StartRun", "ListRuns", "close"} <= set(dir(symbol))
+    names = {"RegisterNode", "StartRun", "StopRun", "ListRuns", "ListNodes", "close"}
+    assert names <= set(dir(symbol))
     check_address(symbol)
+
+
+@contract("flwr.supercore.date")
+def test_without_it_a_step_of_the_clock_ends_a_run(symbol):
+    """All of Flower asks this for the time; it asks the module `datetime`, which we replace."""
+    source = inspect.getsource(symbol.now)
+    assert "datetime.datetime.now(tz=datetime.UTC)" in source
 
 
 @contract("flwr.supercore.fab.Fab")
@@ -191,13 +240,6 @@ def test_without_it_a_step_of_more_than_a_minute_is_given_up(symbol):
     """A worker sends heartbeats while it computes."""
     assert {"start", "stop", "is_running"} <= set(dir(symbol))
     assert len(parameters(symbol)) == 1
-
-
-@contract("flwr.supercore.heartbeat.make_task_heartbeat_fn_http")
-def test_without_it_the_heartbeat_of_a_task_cannot_be_made(symbol):
-    """Goes to the SuperNode of the task."""
-    sent = SimpleNamespace(SendTaskHeartbeat=lambda request: SimpleNamespace(success=True))
-    assert symbol(sent)() is True
 
 
 @contract("flwr.supercore.inflatable.inflatable_utils")
@@ -224,7 +266,7 @@ def test_without_it_servers_do_not_know_our_version(symbol):
 def test_without_it_everybody_on_the_machine_could_take_a_nodes_messages(symbol):
     """Signs the request for work with the secret that worker and SuperNode share."""
     signer = symbol(
-        master_secret=b"secret", protected_methods=frozenset({flwr_internals.ACQUIRE_TASK})
+        master_secret=b"secret", protected_methods=frozenset({flwr_worker.ACQUIRE_TASK})
     )
     assert {"intercept"} <= set(dir(signer))
 
@@ -237,11 +279,24 @@ def test_without_it_a_public_key_cannot_be_registered(symbol):
     assert symbol(ec.generate_private_key(ec.SECP384R1()).public_key()).startswith(b"-----BEGIN")
 
 
+@contract("flwr.supercore.run.RunNotRunningException")
+def test_without_it_a_node_waits_for_runs_that_are_over(symbol):
+    """What a SuperNode is told of a run that is over; it passes every `except Exception`."""
+    assert issubclass(symbol, BaseException)
+    assert not issubclass(symbol, Exception)
+
+
 @contract("flwr.supercore.runtime.RuntimeHttpClient")
 def test_without_it_a_worker_cannot_talk_to_its_supernode(symbol):
     """Asks for work, fetches messages and sends replies."""
     assert {"AcquireTask", "close"} <= set(dir(symbol))
     check_address(symbol)
+
+
+@contract("flwr.superlink.cli.flower_superlink")
+def test_without_it_there_is_no_superlink_with_a_steady_clock(symbol):
+    """What `flower-superlink` runs; we call it after the clock is replaced."""
+    assert not parameters(symbol)
 
 
 @contract("flwr.supernode.cli.flower_supernode")
@@ -297,8 +352,15 @@ def test_without_it_no_round_is_shorter_than_three_seconds(symbol):
     source = inspect.getsource(symbol)
     uses = {node.attr for node in ast.walk(ast.parse(source)) if is_of_time(node)}
     assert uses == {"sleep"}
-    assert f"time.sleep({flwr_internals.IDLE_SLEEP})" in source
+    assert f"time.sleep({flwr_supernode.IDLE_SLEEP})" in source
     assert "time.sleep(0.5)" in source
+    ours, flowers = (
+        parameters(flwr_supernode.BusyNode.fetch),
+        parameters(symbol._pull_and_store_message),
+    )
+    assert set(ours) - {"self", "others"} <= set(flowers)
+    assert parameters(symbol._push_messages) == ["state", "object_store", "send", "push_object"]
+    assert parameters(symbol._insert_message) == ["msg", "state", "store"]
 
 
 def is_of_time(node):
@@ -351,25 +413,67 @@ def test_a_folder_that_is_no_app_is_refused(tmp_path):
         build_bundle(tmp_path)
 
 
-def test_a_worker_that_cannot_send_a_reply_ends(monkeypatch, tmp_path):
-    # Its SuperNode waits for that reply for ever; the node is then started again.
+@pytest.fixture
+def supernode(monkeypatch):
+    """A SuperNode in this process that has tasks, then refuses."""
+    from flwr.supercore import heartbeat
     from flwr.supercore.runtime import RuntimeHttpClient
 
-    closed = []
-    supernode = SimpleNamespace(
-        AcquireTask=lambda request: SimpleNamespace(HasField=lambda name: True, token="token"),
-        close=lambda: closed.append(True),
-    )
+    monkeypatch.setattr(heartbeat, "HEARTBEAT_DEFAULT_INTERVAL", 30)
+    tasks = iter([True, True, False])
 
-    def answer_message(handle, address, token):
-        assert (tmp_path / "ready").exists()
-        raise ConnectionError(f"{address} hung up on {token}")
+    def acquire(request):
+        if not next(tasks):
+            response = httpx.Response(401, request=httpx.Request("POST", "http://x"))
+            raise httpx.HTTPStatusError("no", request=response.request, response=response)
+        return SimpleNamespace(HasField=lambda name: True, token="token")
 
-    monkeypatch.setattr(RuntimeHttpClient, "from_server_address", lambda **words: supernode)
-    monkeypatch.setattr(flwr_internals, "answer_message", answer_message)
-    with pytest.raises(CoterieError, match=r"not be answered: ConnectionError: x:1 hung up on tok"):
+    found = SimpleNamespace(AcquireTask=acquire, close=lambda: None, ended=[])
+    monkeypatch.setattr(RuntimeHttpClient, "from_server_address", lambda **words: found)
+    return found
+
+
+def test_a_message_that_cannot_be_answered_is_dropped_and_the_worker_goes_on(
+    supernode, monkeypatch, tmp_path
+):
+    from flwr.supernode.runtime import run_clientapp
+
+    def fail(*words):
+        raise RuntimeError("no such message")
+
+    supernode.SendTaskHeartbeat = lambda request: SimpleNamespace(success=True)
+    supernode.PushTaskOutput = lambda request: supernode.ended.append(request.sub_status)
+    monkeypatch.setattr(run_clientapp, "pull_task_input", fail)
+    with pytest.raises(CoterieError, match="does not let us work"):
         answer_messages(lambda message, context: message, "x:1", b"secret", tmp_path / "ready")
-    assert closed
+    assert supernode.ended == ["failed", "failed"]
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_step_whose_run_ends_while_it_is_computed_ends_the_worker(
+    supernode, monkeypatch, tmp_path, refused
+):
+    from flwr.supernode.runtime import run_clientapp
+
+    def beat(request):
+        while not begun.is_set():
+            time.sleep(0.01)
+        if refused:
+            response = httpx.Response(401, request=httpx.Request("POST", "http://x"))
+            raise httpx.HTTPStatusError("no", request=response.request, response=response)
+        return SimpleNamespace(success=False)
+
+    def handle(message, context):
+        begun.set()
+        time.sleep(30)
+
+    begun = threading.Event()
+    supernode.SendTaskHeartbeat = beat
+    supernode.PushTaskOutput = lambda request: supernode.ended.append(request.sub_status)
+    monkeypatch.setattr(run_clientapp, "pull_task_input", lambda client: ("m", None, None, None))
+    with pytest.raises(CoterieError, match="a run ended while a step of it was computed"):
+        answer_messages(handle, "x:1", b"secret", tmp_path / "ready")
+    assert supernode.ended == ["failed"]
 
 
 def test_nobody_without_the_secret_can_take_the_messages_of_a_node(attempts, tmp_path):
@@ -378,6 +482,16 @@ def test_nobody_without_the_secret_can_take_the_messages_of_a_node(attempts, tmp
         answer_messages(
             lambda message, context: message, f"127.0.0.1:{port}", b"a guess", tmp_path / "ready"
         )
+
+
+def test_a_server_app_knows_which_node_has_which_key(server, attempts, known):
+    from flwr.superlink.grid.http_grid import HttpGrid
+
+    grid = HttpGrid(server.superlink, root_certificates=server.ca.read_bytes(), token="any")
+    found = node_keys(grid)
+    node = int(attempts["registered"][2].partition("SuperNode ID: ")[2].split()[0])
+    assert found[node] == read_fingerprint(str(known.public))
+    assert node_keys(object()) == {}, "another grid knows no keys"
 
 
 def test_a_user_in_plain_text_is_refused(server, known):
@@ -394,74 +508,6 @@ def test_a_key_can_be_registered_only_once(server, known):
         pytest.raises(CoterieError, match=r"refused to register known\.pub"),
     ):
         control.register_node(known.public)
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    """A clock that only sleeping moves on; the list of all sleeps."""
-    slept = []
-    monkeypatch.setattr(flwr_internals.time, "monotonic", lambda: 100.0 + sum(slept))
-    monkeypatch.setattr(flwr_internals.time, "sleep", slept.append)
-    return slept
-
-
-def test_a_server_that_takes_long_to_answer_is_asked_less_often(clock):
-    adaptive = AdaptiveSleep()
-    clock.append(0.2)  # a request
-    adaptive.sleep(3)
-    assert clock[-1] == pytest.approx(1.0)
-    clock.append(5.0)
-    adaptive.sleep(3)
-    assert clock[-1] == 3
-    adaptive.sleep(0.5)  # it has a message, which it was quick to fetch
-    adaptive.sleep(3)
-    assert clock[-1] == 0.1
-
-
-def test_the_longer_no_message_comes_the_less_often_a_supernode_asks(clock):
-    adaptive = AdaptiveSleep()
-    while sum(clock) < 120:
-        adaptive.sleep(3)
-    assert clock[:10] == [0.1] * 10  # the first second
-    assert clock == sorted(clock)
-    assert clock[-1] == 3
-    for i, pause in enumerate(clock):  # nobody waits much longer for us than we did for them
-        assert pause <= max(0.1, 0.1 * sum(clock[:i]) + 1e-9)
-    adaptive.sleep(0.5)  # it has a message, and waits for the worker's reply
-    assert clock[-1] == 0.02
-    adaptive.sleep(3)
-    assert clock[-1] == 0.1
-
-
-# What Flower would have been started with, in a process of its own since it changes Flower.
-STARTED = """
-import json
-from flwr.supernode import cli, fleet_http_connection, start_client_internal
-from flwr.supercore import heartbeat
-from flwr.supercore.inflatable import inflatable_utils
-from flwr.common import constant
-from coterie.deploy import flwr_internals
-
-def started():
-    waits = inflatable_utils.pull_objects.__kwdefaults__
-    print(json.dumps([
-        fleet_http_connection.HEARTBEAT_DEFAULT_INTERVAL,
-        heartbeat.HEARTBEAT_DEFAULT_INTERVAL,
-        constant.HEARTBEAT_DEFAULT_INTERVAL,
-        type(start_client_internal.time).__name__,
-        [waits[name] for name in ("initial_backoff", "backoff_cap", "max_time")],
-    ]))
-
-cli.flower_supernode = started
-flwr_internals.run_supernode()
-"""
-
-
-def test_the_waits_are_those_of_the_node_and_no_others():
-    # The third is the time after which a task of the worker is given up, which stays Flower's.
-    found = subprocess.run([sys.executable, "-c", STARTED], capture_output=True, text=True)
-    assert found.returncode == 0, found.stderr
-    assert json.loads(found.stdout) == [10, 10, 30, "AdaptiveSleep", [0.05, 2, 7200]]
 
 
 def test_to_sign_off_where_nobody_answers_is_no_error(tmp_path):

@@ -15,7 +15,15 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from coterie.core.errors import CoterieError, SettingError
-from coterie.deploy.keys import Authority, make_authority, make_node_key
+from coterie.deploy import keys
+from coterie.deploy.keys import (
+    Authority,
+    ExpiryWarning,
+    days_left,
+    make_authority,
+    make_node_key,
+    renew_server,
+)
 
 
 def mode(path):
@@ -134,3 +142,48 @@ def test_without_flower_one_sentence_says_what_to_install(tmp_path, monkeypatch)
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(SettingError, match=r"pip install 'coterie\[flower\]'"):
         make_authority(tmp_path)
+
+
+def test_a_renewed_certificate_is_believed_by_whoever_believed_the_one_before(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(keys, "SERVER_DAYS", 30)
+    made = make_authority(tmp_path / "tls", ["fl.example.org"])
+    ca, key = made.certificate.read_bytes(), made.server_key.read_bytes()
+    monkeypatch.undo()
+    assert 29 < days_left(made.server_certificate) < 30
+    renew_server(made.folder)
+    assert days_left(made.server_certificate) > 800
+    assert (made.certificate.read_bytes(), made.server_key.read_bytes()) == (ca, key)
+    for name in ("fl.example.org", "localhost"):
+        assert handshake(made, name, made.certificate) == "welcome"
+    assert handshake(made, "other.example.org", made.certificate) != "welcome"
+
+
+def test_without_the_authoritys_key_nothing_is_renewed(tmp_path):
+    made = make_authority(tmp_path / "tls")
+    made.key.unlink()
+    before = made.server_certificate.read_bytes()
+    with pytest.raises(SettingError, match=r"there is no file .*ca\.key, which a renewal needs"):
+        renew_server(made.folder)
+    assert made.server_certificate.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("days", "words"), [(60.2, ""), (59.2, "expires in 59 days"), (-1.2, "has expired")]
+)
+def test_a_warning_comes_from_60_days_before_and_once_a_day(tmp_path, monkeypatch, days, words):
+    made = make_authority(tmp_path / "tls")
+    monkeypatch.setattr(
+        keys, "days_left", lambda path: days if path == made.server_certificate else 3000
+    )
+    said, warning = [], ExpiryWarning(made)
+    for _ in range(3):
+        warning.warn(said.append)
+    assert len(said) == bool(words)
+    if words:
+        assert words in said[0]
+        assert f"coterie deploy keys {made.folder} --renew" in said[0]
+        warning.said_at -= 86_400
+        warning.warn(said.append)
+        assert len(said) == 2

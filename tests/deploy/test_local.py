@@ -126,7 +126,7 @@ def test_an_interrupted_deployment_leaves_nothing(place, event):
         if event.startswith("SIG"):
             program.send_signal(getattr(signal, event))
         else:
-            kill(place.mark, "flower-superlink")
+            kill(place.mark, "coterie.deploy.superlink")
         last = program.stdout.read()
     if event == "SIGKILL":  # we cannot clean up, but no process lives on
         until(lambda: not find_marked(place.mark), seconds=15)

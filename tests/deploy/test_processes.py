@@ -13,7 +13,15 @@ import pytest
 pytest.importorskip("psutil", reason="the extra `flower` is not installed")
 
 from coterie.core.errors import CoterieError
-from coterie.deploy.processes import MARK, Processes, find_marked, free_ports, is_listening
+from coterie.deploy.processes import (
+    LOOK_SECONDS,
+    MARK,
+    Processes,
+    Pulse,
+    find_marked,
+    free_ports,
+    is_listening,
+)
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="prctl is of Linux")
 
@@ -73,6 +81,41 @@ def test_one_that_does_not_listen_is_killed(tmp_path):
         begin = time.monotonic()
     assert 0.3 <= time.monotonic() - begin < 2
     assert child.process.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_one_that_is_stopped_ends_as_soon_as_others(tmp_path, alone):
+    begin = time.monotonic()
+    with Processes(tmp_path) as processes:
+        child = processes.start("sleep", python(SLEEP))
+        child.process.send_signal(signal.SIGSTOP)
+        if alone:
+            processes.end(child)
+            assert not child.alive
+    assert time.monotonic() - begin < processes.stop_seconds / 2
+    assert not child.alive
+
+
+def test_a_pulse_counts_looks_and_neither_the_clock_nor_a_pause_of_everything(
+    tmp_path, monkeypatch
+):
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    file = tmp_path / "ready"
+    file.touch()
+    pulse = Pulse(file)
+    for _ in range(5):
+        now[0] += 1
+        pulse.look()
+    assert pulse.silence == 5
+    now[0] += 3600  # the machine was asleep
+    assert pulse.look() == 5 + LOOK_SECONDS
+    os.utime(file, (1, 1))  # the clock went back
+    assert pulse.look() == 0
+    file.unlink()
+    pulse.look()
+    now[0] += 1
+    assert pulse.look() == 1
 
 
 def test_an_exception_ends_everything_and_goes_on(tmp_path):

@@ -1,5 +1,6 @@
 """A server and nodes on machines of their own: who is let in, and how they end."""
 
+import re
 import socket
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import pytest
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
 from coterie.core.errors import SettingError
+from coterie.deploy import services
 from coterie.deploy.flwr_internals import ControlClient
 from coterie.deploy.keys import make_authority
 from coterie.deploy.processes import find_marked, free_ports
@@ -73,6 +75,28 @@ def test_a_node_that_is_told_to_stop_stops_whole_and_without_complaint(place):
     assert place.nothing_is_left()
 
 
+# A worker that answers its SuperNode a few times and then no more, although it runs.
+HANGS = """
+import sys, time
+from pathlib import Path
+for _ in range(4):
+    Path(sys.argv[4]).touch()
+    time.sleep(1)
+time.sleep(600)
+"""
+
+
+@linux
+def test_a_node_whose_processes_do_not_answer_each_other_ends_whole(place, monkeypatch, capfd):
+    monkeypatch.setattr(services, "SILENT_SECONDS", 2.0)
+    code = run_node(
+        place.nodes[0], "127.0.0.1:1", None, None, show=place.said.append, worker=python(HANGS)
+    )
+    assert code == 1
+    assert re.search("of node one are ended: .* not answered each other for [23] s", place.said[-1])
+    assert place.nothing_is_left()
+
+
 @linux
 def test_a_node_whose_worker_dies_ends_whole_and_with_a_complaint(place, capfd):
     short = IDLE.replace("600", "1")
@@ -96,6 +120,31 @@ def test_a_server_that_cannot_begin_says_why(tmp_path):
             run_superlink(
                 tmp_path / "tls", tmp_path, host="127.0.0.1", port=port, own_port=free_ports(1)[0]
             )
+
+
+@linux
+def test_a_second_server_of_a_machine_starts_beside_the_first(server, tmp_path, monkeypatch):
+    """Only the port of the gate is chosen: the SuperLink takes one that is free with it."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    other = make_authority(tmp_path / "tls")
+    (tmp_path / "nodes").mkdir()
+    port = next(port for port in free_ports(20) if port <= 55_535)
+    words = ["deploy", "superlink", other.folder, tmp_path / "nodes", "--host", "127.0.0.1"]
+    program = subprocess.Popen(
+        [sys.executable, "-P", "-m", "coterie", *words, "--port", str(port)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        cwd=tmp_path,
+    )
+    with program:
+        said = program.stdout.readline()
+        program.terminate()
+        program.stdout.read()
+    own = f"127.0.0.1:{services.default_own_port(port)}"
+    assert said == f"nodes: 127.0.0.1:{port}, users on this machine: {own}\n"
+    assert program.returncode == 0
+    assert server.program.poll() is None
 
 
 def test_a_path_with_both_kinds_of_quotes_is_refused(tmp_path):

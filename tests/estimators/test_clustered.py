@@ -157,3 +157,10 @@ def test_mistakes_are_value_errors(frame, fitted):
         fitted.predict(X.drop(columns="dose"), client=client)
     with pytest.raises(ValueError, match="no missing values"):
         ClusteredClassifier(**QUICK).fit(X, y, client=[None, *client[1:]])
+
+
+@pytest.mark.parametrize("algorithm", ["fesem-ma", "feddane"])
+def test_an_algorithm_whose_traits_depend_on_its_settings_makes_an_estimator(frame, algorithm):
+    X, y, client = frame
+    estimator = ClusteredClassifier(algorithm=algorithm, n_clusters=2, rounds=2, hidden=4)
+    assert len(estimator.fit(X, y, client=client).predict(X, client=client)) == len(y)

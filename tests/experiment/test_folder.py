@@ -252,6 +252,8 @@ def test_files_of_a_finished_run_that_are_gone_and_damaged_checksums_are_named(d
     coterie.simulate(IFCA(k=2), *digits, folder=folder, rounds=1)
     (folder / "quality.json").unlink()
     assert read_run(folder).damaged == ("quality.json (missing)",)
+    (folder / "rounds.crc").write_text("nothing that ends")  # as if lines had no checksums
+    assert read_run(folder).damaged == ("rounds.crc", "quality.json (missing)")
     text = (folder / "outcome.crc").read_text()
     (folder / "outcome.crc").write_text(text.replace("config", "confog"))
     assert read_run(folder).damaged == ("outcome.crc",)
@@ -271,3 +273,18 @@ def test_a_run_that_goes_on_has_no_checksums_of_before(digits, tmp_path):
     coterie.simulate(IFCA(k=2), *digits, rounds=3, resume=True, **settings)
     assert (tmp_path / "r" / "outcome.crc").exists()
     assert read_run(tmp_path / "r").damaged == ()
+
+
+def test_where_there_is_a_result_there_is_the_whole_outcome(digits, tmp_path, monkeypatch):
+    folder, real = tmp_path / "r", RunFolder.write
+    seen = []
+
+    def write(self, name, content):
+        real(self, name, content)
+        seen.append({path.name for path in folder.iterdir()})
+
+    monkeypatch.setattr(RunFolder, "write", write)
+    coterie.simulate(IFCA(k=2), *digits, folder=folder, rounds=1)
+    with_result = [names for names in seen if "result.json" in names]
+    assert len(with_result) == 1
+    assert {"clients.json", "quality.json", "models.safetensors"} <= with_result[0]

@@ -82,7 +82,8 @@ def try_disk(seed: int, place: Path) -> str:
 
 def fill_and_resume(seed: int, place: Path, disk: Path, mounted: bool, draw: random.Random) -> str:
     names = sorted(ALGORITHMS)
-    algorithm, options = names[seed // 2 % len(names)], draw.choice(OPTIONS)
+    algorithm = names[seed // 2 % len(names)]
+    options = OPTIONS[(seed // 2 + seed // 2 // len(names)) % len(OPTIONS)]
     whole = undisturbed(algorithm, tuple(options), place)
     folder, number = disk / "run", draw.randrange(-1, 2 * whole.renames)
     words = run_words(algorithm, options, folder)

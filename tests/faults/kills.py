@@ -22,7 +22,7 @@ from coterie.tensors.digest import read_tensors
 from tests.faults.command import Fork
 
 PATIENCE = 120  # seconds for a run
-DIGITS = ["rotated-digits", "clients=6", "samples=20", "rounds=6"]
+DIGITS = ["rotated-digits", "clients=6", "samples=20", "rounds=4"]
 SAMPLES = ["gaussian-clusters", "clients=6", "samples=40", "k=2"]
 # What an algorithm is run on and with, where that is not DIGITS.
 WORDS = {
@@ -104,9 +104,9 @@ def try_kill(seed: int, place: Path) -> str:
     """Kill a run, resume it; what is wrong with how that ended, if anything."""
     draw = random.Random(seed)
     names = sorted(ALGORITHMS)
-    # Every algorithm in turn, and every second kill before a rename.
+    # Every algorithm in turn, each time with other options, and every second before a rename.
     algorithm, before_rename = names[seed // 2 % len(names)], seed % 2 == 0
-    options = draw.choice(OPTIONS)
+    options = OPTIONS[(seed // 2 + seed // 2 // len(names)) % len(OPTIONS)]
     whole = undisturbed(algorithm, tuple(options), place)
     folder, done = place / "killed" / "run", []
     shutil.rmtree(folder.parent, ignore_errors=True)

@@ -2,7 +2,7 @@
 
 import itertools
 import random
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 
 import torch
@@ -75,7 +75,8 @@ class SmallGrid(FakeGrid):
 
     def __init__(self, app, folder, fault=lambda node, header: None, nodes=3):
         super().__init__(app, [])
-        files = thirds(folder, nodes)
+        # Nodes that accept this app alone: of other algorithms' steps only those it is made of.
+        files = [replace(file, app="small") for file in thirds(folder, nodes)]
         self.workers = {n: SmallWorker(app, file) for n, file in enumerate(files, 1)}
         self.fault = fault
         self.faults = 0

@@ -175,7 +175,7 @@ def sums(**change):
     good = {
         "total": torch.rand(2 + 3 * 3, dtype=torch.float64),
         "clients": torch.tensor([2, 0]),
-        "metrics": torch.rand(4, 2, dtype=torch.float64),
+        "metrics": torch.rand(4, 2, dtype=torch.float64) * torch.tensor([1.0, 0.0]),
         "known": torch.tensor([[2, 0]] * 4),
     }
     tensors = {name: value for name, value in (good | change).items() if value is not None}
@@ -205,6 +205,8 @@ def test_sums_that_can_be_true_are_read():
         ({"known": torch.ones(4, 2)}, "known must be"),
         ({"known": torch.tensor([[3, 0]] * 4)}, "from 0 to the clients of each"),
         ({"known": torch.tensor([[2, -1]] * 4)}, "from 0 to the clients of each"),
+        ({"metrics": torch.full((4, 2), torch.nan, dtype=torch.float64)}, "must be a number"),
+        ({"metrics": torch.full((4, 2), 2.5, dtype=torch.float64)}, "from 0 to the clients"),
         ({"total": torch.zeros(1)}, "what scores add up to"),
         ({"total": torch.tensor(1.0)}, "what scores add up to"),
         ({"total": None}, "score returns total, clients, metrics"),

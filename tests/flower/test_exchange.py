@@ -9,6 +9,8 @@ import pytest
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
 from coterie.core.errors import CoterieError
+from coterie.flower import punctuality
+from coterie.flower.mailbox import Pace
 from coterie.flower.wire import decode_packet
 from tests.flower.fake import (
     DIGITS,
@@ -24,6 +26,7 @@ from tests.flower.fake import (
     thirds,
 )
 
+ALWAYS = Pace(poll=0.001, online=0.0)
 KEEPERS = [
     ["local", *DIGITS, "rounds=3"],
     ["ditto", *DIGITS, "rounds=3"],
@@ -165,3 +168,78 @@ def test_a_node_that_is_silent_in_the_evaluation_has_rows_without_scores(tmp_pat
     missing = [place for place, loss in enumerate(columns["loss"]) if loss is None]
     asked = words[0] == "ifca" or silenced is PHASES["scoring"]  # Ditto asks nobody to serve
     assert missing == ([4, 5] if asked else [])
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """A tenth of a second is a fair time."""
+    monkeypatch.setattr(punctuality, "FAIR_SECONDS", 0.1)
+    monkeypatch.setattr(punctuality, "FIRST_SECONDS", 0.1)
+    monkeypatch.setattr(punctuality, "AGAIN_SECONDS", 0.1)
+    for times in ("FAIR_TIMES", "LONGEST_TIMES", "AGAIN_TIMES"):
+        monkeypatch.setattr(punctuality, times, 0.0)
+    monkeypatch.setattr(punctuality, "FIRST_TIMES", 0.0)
+
+
+HUNG = ["ifca", *DIGITS, "k=2", "start=random", "rounds=12", "evaluate=100"]
+
+
+def test_a_hung_node_is_not_waited_for_until_the_timeout_and_asked_less_often(tmp_path, impatient):
+    app = make_app(*HUNG)
+    grid = FakeGrid(app, thirds(tmp_path))
+    run = deployed(tmp_path, HUNG, {3: silence}, grid=grid, timeout=1000.0)
+    assert sum(record["network"] for record in run.records) < 100
+    assert all(record["answered"] == 4 for record in run.records)
+    reasons = [record["missing"]["4, 5"] for record in run.records]
+    assert reasons[:2] == ["late", "late"]
+    assert reasons.count("late") <= 4  # of twelve rounds
+    assert set(reasons) == {"late", "was late"}
+    late = [text for text in run.warnings if "(clients 4, 5) is late with" in text]
+    assert len(late) >= 3
+    assert "left out of the next 2 exchanges" in late[1]
+
+
+def test_a_node_whose_answer_comes_late_is_asked_like_any_other_from_then_on(tmp_path, impatient):
+    app = make_app(*HUNG)
+    grid = FakeGrid(app, thirds(tmp_path))
+    deliver, held = grid.deliver, []
+
+    def hangs_for_a_while(node, name, reply):
+        if node == 3 and "fields" in decode_packet(reply.content).header and len(held) < 2:
+            reply.metadata.__dict__["_reply_to_message_id"] = name
+            held.append((name, reply))
+        else:
+            deliver(node, name, reply)
+            if len(held) == 2 and node == 1:  # in a round in which node 3 is left out
+                grid.replies |= dict(held)
+                held.append(("", None))
+
+    grid.deliver = hangs_for_a_while
+    run = deployed(tmp_path, HUNG, grid=grid, timeout=1000.0)
+    missing = [record.get("missing") for record in run.records]
+    assert missing[:3] == [{"4, 5": "late"}, {"4, 5": "late"}, {"4, 5": "was late"}]
+    assert missing[3:] == [None] * 9
+    assert [record["answered"] for record in run.records] == [4, 4, 4] + [6] * 9
+
+
+def test_a_node_that_is_needed_for_the_quorum_is_waited_for_and_asked(tmp_path, impatient):
+    count = itertools.count()
+
+    def slow(reply):
+        return reply if next(count) % 3 == 2 else None
+
+    run = deployed(tmp_path, IFCA, {3: slow}, quorum=1.0, timeout=0.3)
+    assert [record["answered"] for record in run.records] == [6, 6, 6]
+    alike(run, simulated(IFCA))
+
+
+def test_rounds_say_whose_node_is_away(tmp_path):
+    app = make_app(*IFCA)
+    grid = FakeGrid(app, thirds(tmp_path))
+
+    def gone(reply):
+        grid.offline.add(3)
+        return None
+
+    run = deployed(tmp_path, IFCA, {3: gone}, grid=grid, pace=ALWAYS)
+    assert [record["missing"] for record in run.records] == [{"4, 5": "away"}] * 3

@@ -59,6 +59,28 @@ def test_a_run_goes_on_where_its_server_died(tmp_path, words, checkpoint):
     alike(again, run)
 
 
+def test_an_upgrade_in_the_middle_goes_on_with_the_memory_of_nodes_and_says_so(
+    tmp_path, monkeypatch
+):
+    words = ["ditto", *DIGITS, "rounds=4", "checkpoint=1"]
+    grid = FakeGrid(make_app(*words), thirds(tmp_path))
+    push = grid.push_messages
+
+    def die_in_the_third_round(messages):
+        if any(decode_packet(m.content).header.get("round") == 2 for m in messages):
+            raise Died
+        return push(messages)
+
+    grid.push_messages = die_in_the_third_round
+    with pytest.raises(Died):
+        deployed(tmp_path, words, grid=grid)
+    monkeypatch.setattr("coterie.experiment.folder.__version__", "99.0")
+    grid = FakeGrid(make_app(*words), thirds(tmp_path))  # nodes and server were started again
+    run = deployed(tmp_path, words, grid=grid, attempt="2", resume=True)
+    assert any("those to come of 99.0" in text for text in run.warnings)
+    alike(run, simulated(words))
+
+
 def test_a_run_with_other_settings_is_not_resumed(tmp_path):
     deployed(tmp_path, IFCA)
     with pytest.raises(CheckpointError, match="belongs to another run"):

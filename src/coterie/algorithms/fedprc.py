@@ -21,7 +21,8 @@ Differences from the thesis
 - Outliers leave before the k-means of the start. Algorithm 4 clusters first (`order=printed`): far
   outliers then take centres of their own, which no later step gives back.
 - (5.7c) calls a client an outlier if its factor is above 1, which is about half of all clients that
-  are none (and as printed keeps the outliers and not the others). The threshold is 1.5.
+  are none (and as printed keeps the outliers and not the others). The threshold is 2: factors
+  compare with the median distance, and where clients differ the honest ones reach 1.5.
 - The thesis does not say what n is. It must lie between the numbers of outliers and of others: half
   of the clients that answered, unless `neighbours` says another number.
 - The factors are those of the updates w_i - c_k. The thesis takes the models (`lof=models`), among
@@ -56,7 +57,7 @@ from coterie.core.settings import setting
 from coterie.core.validate import above, at_least, at_most_clients, one_of
 from coterie.starts import PANEL
 from coterie.vectors.folds import ByCluster, NearestCentre
-from coterie.vectors.outlier_factor import outlier_factors
+from coterie.vectors.outlier_factor import OUTLIER, outlier_factors
 
 
 class State(NamedTuple):
@@ -75,7 +76,9 @@ class FedPRC(CentreSettings):
     """The server clusters the clients' models without outliers, found by local outlier factors."""
 
     sample: int = first_sample_setting()
-    threshold: float = setting(1.5, "a client with a larger outlier factor is left out", above(0))
+    threshold: float = setting(
+        OUTLIER, "a client with a larger outlier factor is left out", above(0)
+    )
     neighbours: int = setting(
         0, "neighbours n of the factor; 0: half of the clients that answered", at_least(0)
     )

@@ -35,7 +35,7 @@ class DefenceSettings(Settings):
     )
     screen_limit: float = setting(
         0.0,
-        "times the median length (norm), or outlier factor (lof), above which; 0: 3, 1.5",
+        "times the median length (norm), or outlier factor (lof), above which; 0: 3, 2",
         at_least(0),
         added=True,
     )

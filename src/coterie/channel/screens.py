@@ -24,10 +24,10 @@ from coterie.channel.displacements import (
     displacement_norms,
 )
 from coterie.core.clients import Call
-from coterie.vectors.outlier_factor import factors_of_distances
+from coterie.vectors.outlier_factor import OUTLIER, factors_of_distances
 from coterie.vectors.robust import distances_from_products
 
-LIMITS = {"norm": 3.0, "lof": 1.5}
+LIMITS = {"norm": 3.0, "lof": OUTLIER}
 FEWEST = 3  # clients of whom one can be told from the others
 
 

@@ -8,11 +8,14 @@ import sys
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coterie.cli.predict import add_prediction_options, write_predictions
 from coterie.core.errors import SettingError
 from coterie.core.names import short_name
+
+if TYPE_CHECKING:
+    from coterie.flower.settings import App
 
 
 def add_deploy(commands: Any) -> None:
@@ -32,17 +35,25 @@ def add_deploy(commands: Any) -> None:
     check = add(deploy_check, "say whether a node's data fit an app")
     check.add_argument("node", type=Path, metavar="NODE.toml")
     check.add_argument("--app", type=Path, required=True, metavar="DIR")
-    memory = add(deploy_memory, "what a node's clients keep of runs: list it, remove it, take it over")
+    memory = add(deploy_memory, "what a node's clients keep of runs: list, remove, take over")
     memory.add_argument("node", type=Path, metavar="NODE.toml")
     either = memory.add_mutually_exclusive_group()
     either.add_argument("--remove", metavar="RUN", help="forget what is kept of this run")
     predecessor = "take over what a node that was replaced kept: its memory, or one run's folder"
     either.add_argument("--from", type=Path, dest="source", metavar="FOLDER", help=predecessor)
+    owners = add(deploy_owners, "which node's key clients belong to, on the server")
+    owners.add_argument("file", type=Path, metavar="clients.json")
+    change = owners.add_mutually_exclusive_group()
+    key = "the .pub file of a key, or its fingerprint"
+    change.add_argument("--replace", nargs=2, metavar=("OLD", "NEW"), help=f"keys, each {key}")
+    change.add_argument("--remove", metavar="KEY", help=f"free the clients of this key: {key}")
     keys = add(deploy_keys, "make certificates, or the key of a node")
     keys.add_argument("folder", type=Path, metavar="DIR")
     server = "name or address of the server"
     keys.add_argument("--host", action="append", default=[], metavar="NAME", help=server)
     keys.add_argument("--node", metavar="NAME", help="make the key of this node instead")
+    renewed = "renew the server's certificate, for the same hosts"
+    keys.add_argument("--renew", action="store_true", help=renewed)
     local = add(deploy_local, "run an app on this machine, with all of a network")
     local.add_argument("app", type=Path, metavar="DIR")
     local.add_argument("--nodes", type=int, default=3, metavar="N")
@@ -56,6 +67,10 @@ def add_deploy(commands: Any) -> None:
     link.add_argument("nodes", type=Path, metavar="NODES", help="folder with the keys of nodes")
     link.add_argument("--host", default="0.0.0.0", help="where to listen (default: everywhere)")
     link.add_argument("--port", type=int, default=9092)
+    own = "of the SuperLink itself (default: 8000, or another for another --port)"
+    link.add_argument("--own-port", type=int, metavar="PORT", help=own)
+    notes = "folder where runs are noted until they have finished"
+    link.add_argument("--unfinished", type=Path, default=Path("unfinished-runs"), help=notes)
     node = add(deploy_node, "take part, with the data of a node")
     node.add_argument("node", type=Path, metavar="NODE.toml")
     node.add_argument("--superlink", required=True, metavar="HOST:PORT")
@@ -86,10 +101,17 @@ def deploy_init(options: argparse.Namespace) -> int:
 def deploy_check(options: argparse.Namespace) -> int:
     from coterie.flower.app import read_app
     from coterie.flower.node import Node
-    from coterie.flower.node_file import NodeFile
+    from coterie.flower.node_file import NodeFile, check_accepted
+    from coterie.flower.schema_exchange import describe_sums
 
     file = NodeFile.read(options.node)
-    node = Node(read_app(options.app, file.allow), file)
+    app = read_app(options.app, file.allow)
+    if app.learns_schema:
+        check_accepted(file, app)
+        print(f"{options.node}: a schema is learnt from the nodes, and this one says sums of")
+        print("\n".join(describe_sums(app, file)))
+        return 0
+    node = Node(app, file)
     sizes = node.train.sizes
     print(f"{options.node} fits the app in {options.app}:")
     names = ", ".join(node.names[:8]) + (", ..." if len(node.names) > 8 else "")
@@ -99,7 +121,22 @@ def deploy_check(options: argparse.Namespace) -> int:
         held = node.parts.get(part)
         print(f"  {name:<9} {'none' if held is None else f'{len(held.y):,} samples'}")
     print(f"  model     {node.task.layout.size:,} parameters")
+    if node.left_out:
+        print(
+            f"  too small {node.left_out} clients, with fewer than {file.smallest_client} samples"
+        )
+    warn_of_open_columns(file.data, file.app, file.client)
     return 0
+
+
+def warn_of_open_columns(data: str, app: str, client: str) -> None:
+    """Say where a server may choose the column whose values leave a node as names of clients."""
+    if data and not app and not client and not Path(data).is_dir():
+        print(
+            "coterie: warning: NODE.toml has neither `app` nor `client`, so that a server may say "
+            "which column names the clients, and learn its values",
+            file=sys.stderr,
+        )
 
 
 def deploy_memory(options: argparse.Namespace) -> int:
@@ -125,9 +162,30 @@ def deploy_memory(options: argparse.Namespace) -> int:
     return 0
 
 
-def deploy_keys(options: argparse.Namespace) -> int:
-    from coterie.deploy.keys import make_authority, make_node_key
+def deploy_owners(options: argparse.Namespace) -> int:
+    from coterie.deploy.keys import read_fingerprint
+    from coterie.flower.owners import owners_table, replace_owner
 
+    if not options.file.is_file():
+        raise SettingError(f"there is no file {options.file}; the first run of a server makes it")
+    words = options.replace or ([options.remove] if options.remove else [])
+    old, new = [*map(read_fingerprint, words), None, None][:2]
+    if old:
+        count = replace_owner(options.file, old, new)
+        print(f"{count} clients of {old} belong to {new or 'nobody'} now.")
+    print(owners_table(options.file))
+    return 0
+
+
+def deploy_keys(options: argparse.Namespace) -> int:
+    from coterie.deploy.keys import make_authority, make_node_key, renew_server
+
+    if options.renew:
+        if options.node or options.host:
+            raise SettingError("--renew keeps the server's hosts: give neither --host nor --node")
+        authority = renew_server(options.folder)
+        print(f"{authority.server_certificate} holds anew; start the server again to use it.")
+        return 0
     if options.node:
         if options.host:
             raise SettingError("--host belongs to the server's certificate, not to a node's key")
@@ -150,7 +208,7 @@ def deploy_local(options: argparse.Namespace) -> int:
         raise SettingError(f"--nodes must be at least 1, got {options.nodes}")
     if app.plan.federation_name == "table" and not options.data:
         raise SettingError("the app is about tables: say with --data which one the nodes share")
-    clients = len(app.data(options.data or "")[0])
+    clients = count_clients(app, options.data or "")
     if clients < options.nodes:  # a node without clients could not answer, and all would wait
         raise SettingError(
             f"--nodes must be at most {clients}, the clients that the nodes share, "
@@ -165,7 +223,8 @@ def deploy_local(options: argparse.Namespace) -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
         data = f"data = {Path(options.data).resolve().as_posix()!r}\n" if options.data else ""
         share = f'share = "{number}/{options.nodes}"\n'
-        path.write_text(f"{data}{share}allow = {json.dumps(own)}\n", encoding="utf-8")
+        bounds = "smallest_client = 1\n"  # as in a simulation: all of it is on this machine
+        path.write_text(f"{data}{share}{bounds}allow = {json.dumps(own)}\n", encoding="utf-8")
         nodes.append(path)
     code = run_local(
         options.app,
@@ -185,6 +244,16 @@ def deploy_local(options: argparse.Namespace) -> int:
         again = f"coterie deploy local {options.app} --nodes {options.nodes} --resume {out}"
         print(f"coterie: `{again}` goes on from the checkpoint", file=sys.stderr)
     return code
+
+
+def count_clients(app: App, data: str) -> int:
+    """How many clients the table or federation has that the nodes of an app share."""
+    from coterie.flower.node_file import NodeFile
+    from coterie.flower.schema_exchange import own_sums
+
+    if app.learns_schema:
+        return len(own_sums(app, NodeFile(data=data)).clients.names)
+    return len(app.data(data)[0])
 
 
 def remove_nodes(home: Path, nodes: list[Path]) -> None:
@@ -211,6 +280,7 @@ def round_line(record: dict[str, Any], rounds: int) -> str:
     metrics = record.get("metrics") or {}
     shown = [f"{n} {metrics[n]:.4f}" for n in ("accuracy", "loss", "ari") if n in metrics]
     problems = [f"{record[name]} {name}" for name in ("refused", "silent") if record.get(name)]
+    problems += [f"without {who} ({why})" for who, why in record.get("missing", {}).items()]
     times = f"{record['seconds']:.1f} s, of which {record.get('compute', 0):.1f} s computing"
     return "  ".join([f"round {record['round']}/{rounds}", times, *shown, *problems])
 
@@ -218,14 +288,25 @@ def round_line(record: dict[str, Any], rounds: int) -> str:
 def deploy_superlink(options: argparse.Namespace) -> int:
     from coterie.deploy.services import run_superlink
 
-    return run_superlink(options.keys, options.nodes, host=options.host, port=options.port)
+    for name, port in (("--port", options.port), ("--own-port", options.own_port)):
+        if port is not None and not 1 <= port <= 65_535:
+            raise SettingError(f"{name} must be from 1 to 65535, got {port}")
+    return run_superlink(
+        options.keys,
+        options.nodes,
+        host=options.host,
+        port=options.port,
+        own_port=options.own_port,
+        unfinished=options.unfinished,
+    )
 
 
 def deploy_node(options: argparse.Namespace) -> int:
     from coterie.deploy.services import run_node
     from coterie.flower.node_file import NodeFile
 
-    NodeFile.read(options.node)  # so that a mistake in it is reported before anything starts
+    file = NodeFile.read(options.node)  # a mistake in it is reported before anything starts
+    warn_of_open_columns(file.data, file.app, file.client)
     return run_node(options.node, options.superlink, options.ca, options.key)
 
 

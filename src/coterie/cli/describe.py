@@ -16,9 +16,18 @@ from coterie.core.fields import Role, field_of_role
 from coterie.core.imports import read_annotations
 from coterie.core.population import sends_models
 from coterie.core.step_checks import declared_upload
+from coterie.evaluation.client_map import MOST_MODELS, SKETCH
 from coterie.experiment.settings import NetworkChoice, RunSettings, settings_of
 from coterie.registry import resolve, resolve_any, suggestions
 from coterie.shelves import SHELVES, entry_points_of
+
+MAP_TEXT = (
+    "For the map of the report every client is asked for its mean loss under each of the models, "
+    f"or, with one model or more than {MOST_MODELS}, for {SKETCH} sums of the numbers of a "
+    "gradient; nothing where clusters are withheld. A node of a network takes the gradient at a "
+    "model that the seed draws, leaves out clients of few samples (`map_samples` of NODE.toml), "
+    "and sends nothing of it with `map = false`."
+)
 
 
 def list_names() -> str:
@@ -71,6 +80,7 @@ def describe_algorithm(kind: type[Any]) -> str:
         "Settings of every run\n" + settings_table(NetworkChoice, RunSettings),
         "What crosses\n" + messages_table(kind),
         defended_text(kind),
+        MAP_TEXT,
     ]
     return "\n\n".join(filter(None, parts))
 

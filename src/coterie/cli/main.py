@@ -27,7 +27,7 @@ from coterie.cli.report import add_report
 from coterie.cli.reproduce import add_reproduce
 from coterie.cli.run import add_run
 from coterie.core.errors import CoterieError, CoterieWarning, SettingError, one_sentence
-from coterie.core.imports import describe_failure
+from coterie.core.imports import describe_failure, exception_text
 from coterie.version import __version__
 
 MISTAKE = 2  # exit code for wrong input
@@ -104,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def is_out_of_memory(error: Exception) -> bool:
     """Whether there was not enough memory, by Python or by PyTorch."""
-    return isinstance(error, MemoryError) or "can't allocate memory" in str(error)
+    return isinstance(error, MemoryError) or "can't allocate memory" in exception_text(error)
 
 
 @contextmanager

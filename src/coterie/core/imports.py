@@ -66,10 +66,18 @@ def import_failure(where: str, error: BaseException) -> SettingError:
         file, line, reason = error.filename, error.lineno or 0, error.msg
     else:
         frame, line = own_frame(error) or list(traceback.walk_tb(error.__traceback__))[-1]
-        file, reason = frame.f_code.co_filename, str(error) or "it ends the program"
+        file, reason = frame.f_code.co_filename, exception_text(error) or "it ends the program"
     reason = " ".join(reason.split())
     kind = type(error).__name__
     return SettingError(f"{where} cannot be imported: {file}, line {line}: {kind}: {reason}")
+
+
+def exception_text(error: BaseException) -> str:
+    """The text of an exception; empty where a class of the user's own fails to give one."""
+    try:
+        return str(error)
+    except Exception:
+        return ""
 
 
 def describe_failure(error: BaseException) -> str | None:
@@ -81,7 +89,9 @@ def describe_failure(error: BaseException) -> str | None:
     if found is None:
         return None
     frame, line = found
-    text = ": ".join([type(error).__name__, " ".join(str(error).split())]).removesuffix(": ")
+    text = ": ".join([type(error).__name__, " ".join(exception_text(error).split())]).removesuffix(
+        ": "
+    )
     code = frame.f_code
     return f"{text} ({Path(code.co_filename).name}, line {line}, in {code.co_name})"
 

@@ -1,14 +1,16 @@
 """All that we use of Flower's insides, which Flower does not document and may change.
 
 `flwr.app`, `flwr.clientapp` and `flwr.serverapp` are documented and imported wherever they are
-needed. Everything else of Flower is imported here and nowhere else, inside the function that needs
-it, since Flower is an extra. tests/deploy/test_flwr_internals.py has one test for each symbol that
-says what breaks without it. A new version of Flower is a matter of this file and that one.
+needed. Everything else of Flower is imported here, in flwr_worker.py and in flwr_supernode.py, and
+nowhere else, inside the function that needs it, since Flower is an extra.
+tests/deploy/test_flwr_internals.py has one test for each symbol that says what breaks without it. A
+new version of Flower is a matter of these files and that one.
 
     ControlClient        registers nodes, starts runs and asks for their status
+    node_keys            tells which node has which key
     build_bundle         makes the file in which Flower sends an app
-    answer_messages      answers the messages of a SuperNode, all in one process
-    run_supernode        runs Flower's SuperNode with shorter waits
+    keep_steady_time     lets Flower read a clock that steps do not move
+    run_superlink_process  runs Flower's SuperLink with it
     deactivate_node      tells the SuperLink that a SuperNode is gone
     shorten_fetch_waits  fetches parts of messages as soon as they have arrived
 
@@ -17,19 +19,19 @@ What it buys: a round of 1.5 s in place of 6.2 s, and no process for every messa
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import datetime
 import hashlib
-import logging
-import time
+import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from types import SimpleNamespace
+from typing import Any, NamedTuple, Self
 
 from coterie.core.errors import CoterieError, SettingError
-
-if TYPE_CHECKING:
-    from flwr.app import Context, Message
+from coterie.deploy.steady_clock import SteadyClock
 
 FLEET_PATH = "/v1/fleet/"  # where a SuperLink answers its nodes
 # Settings of Flower's processes, unless the user has set them: no telemetry, no search for updates,
@@ -40,19 +42,6 @@ ENVIRONMENT = {
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
 }
 FETCH_SECONDS, FETCH_SECONDS_MAX = 0.05, 2.0  # wait for a part of a message, doubled each time
-ACQUIRE_TASK = "/flwr.proto.Runtime/AcquireTask"
-ACQUIRE_SECONDS = 0.05  # between two requests for work
-RECONNECT_SECONDS = 0.5  # between two requests while the SuperNode does not answer
-HEARTBEAT_SECONDS = 10.0  # the least that a SuperLink accepts
-IDLE_SLEEP = 3  # what Flower's SuperNode sleeps when there was no message
-PULL_SECONDS, PULL_SECONDS_MAX = 0.1, 3.0  # what ours sleeps instead
-PULL_SHARE = 0.1  # of the time since the last message
-PULL_TIMES = 5.0  # as long as the last request took
-REPLY_SECONDS = 0.02  # between two looks for the worker's reply
-
-log = logging.getLogger("coterie.node")
-
-Handle = Callable[["Message", "Context"], "Message"]
 
 
 def need_flower() -> None:
@@ -73,6 +62,7 @@ class RunStatus(NamedTuple):
     finished: bool
     completed: bool  # finished without an error
     text: str  # as in "running" or "failed"
+    stopped: bool  # finished because somebody asked for it
     details: str  # the reason, where it failed
 
 
@@ -147,8 +137,16 @@ class ControlClient:
             found.status == Status.FINISHED,
             found.sub_status == SubStatus.COMPLETED,
             found.sub_status or found.status,
+            found.sub_status == SubStatus.STOPPED,
             found.details.removeprefix("ServerApp failed with exception: "),
         )
+
+    def stop_run(self, run: int) -> None:
+        """Let a run end, as `flwr stop` does: nodes drop its messages."""
+        from flwr.proto.control_pb2 import StopRunRequest
+
+        with self.explain_errors("stop the run"):
+            self.client.StopRun(StopRunRequest(run_id=run))
 
     @contextlib.contextmanager
     def explain_errors(self, action: str) -> Iterator[None]:
@@ -164,6 +162,46 @@ class ControlClient:
             raise CoterieError(f"cannot {action}: {link} does not answer ({error})") from error
 
 
+def key_fingerprint(public_key: Any) -> str:
+    """The fingerprint of a node's public key, as `ssh-keygen -lf NAME.pub` shows it."""
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    text = public_key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    digest = hashlib.sha256(base64.b64decode(text.split()[1])).digest()
+    return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
+
+
+def node_keys(grid: Any) -> dict[int, str]:
+    """The fingerprints of the keys of all nodes that a SuperLink knows, by its ids for them.
+
+    A ServerApp is told ids only, so its own connection's SuperLink is asked as `flwr supernode
+    list` does. There are none where nodes need no keys, or behind another grid.
+    """
+    from flwr.proto.control_pb2 import ListNodesRequest
+    from flwr.supercore.control import ControlHttpClient
+    from flwr.supercore.primitives.asymmetric import bytes_to_public_key
+    from flwr.superlink.grid.http_grid import HttpGrid
+
+    if not isinstance(grid, HttpGrid):
+        return {}
+    from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+
+    inside = vars(grid)
+    client = ControlHttpClient.from_server_address(
+        server_address=inside["_addr"],
+        insecure=inside["_insecure"],
+        root_certificates=inside["_cert"],
+        interceptors=[RuntimeVersionHttpInterceptor(component_name="coterie")],
+    )
+    with contextlib.closing(client):
+        nodes = client.ListNodes(ListNodesRequest()).nodes_info
+    return {
+        int(node.node_id): key_fingerprint(bytes_to_public_key(node.public_key))
+        for node in nodes
+        if node.public_key
+    }
+
+
 def build_bundle(app: Path) -> bytes:
     """Make the one file in which Flower sends the folder of an app (a "FAB")."""
     need_flower()
@@ -177,154 +215,6 @@ def build_bundle(app: Path) -> bytes:
             return build_fab_from_disk(app)
         except (ValueError, OSError) as error:
             raise SettingError(f"{app} is not an app that Flower can take: {error}") from error
-
-
-def answer_messages(handle: Handle, supernode: str, secret: bytes, ready: Path) -> None:
-    """Ask a SuperNode for messages and answer them one after another, until the process is ended.
-
-    Flower starts a new process for every message: it imports Flower (2 s of a core), unpacks the
-    app that came with the run, and runs that app's ClientApp. A SuperNode with `--isolation
-    process` leaves this to another process. Ours stays, so that nothing is imported twice, and runs
-    the code that is *installed on the node*, never code that came over the network.
-
-    handle     a ClientApp, or any function of (message, context) that returns the reply
-    supernode  host:port on this machine
-    secret     content of the SuperNode's `--superexec-auth-secret-file`. Without it, whoever can
-               connect to the SuperNode's port could take its messages
-    ready      file that is made before the first request
-
-    An exception of `handle` becomes an error reply, as Flower's own ClientApp process sends it. A
-    SuperNode that does not answer (yet, or any more) is asked again. CoterieError if it refuses us,
-    or if a reply could not be sent: it waits for that reply until it is started again.
-    """
-    need_flower()
-    from flwr.supercore.interceptors import SuperExecAuthHttpInterceptor
-    from flwr.supercore.runtime import RuntimeHttpClient
-
-    protected = frozenset({ACQUIRE_TASK})
-    signature = SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=protected)
-    shorten_fetch_waits()
-    client = open_connection(RuntimeHttpClient, supernode, None, "SuperExec", signature)
-    with contextlib.closing(client):
-        ready.touch()
-        while True:
-            token = wait_for_task(client, supernode)
-            try:
-                answer_message(handle, supernode, token)
-            except Exception as error:
-                reason = f"{type(error).__name__}: {error}"
-                raise CoterieError(f"a message could not be answered: {reason}") from error
-
-
-def error_text(error: Exception) -> str:
-    """An error as the server is told of it: a sentence of coterie as it is, others by their kind.
-
-    >>> error_text(CoterieError("`k` must be at least 1, got 0")), error_text(ValueError("no"))
-    ('`k` must be at least 1, got 0', 'ValueError: no')
-    """
-    return str(error) if isinstance(error, CoterieError) else f"{type(error).__name__}: {error}"
-
-
-def wait_for_task(client: Any, supernode: str) -> str:
-    """Wait until a SuperNode has a task for us; the token that gives access to it."""
-    import httpx
-    from flwr.proto.runtime_pb2 import AcquireTaskRequest
-
-    request = AcquireTaskRequest(supported_task_types=["flwr-clientapp"])
-    while True:
-        try:
-            found = client.AcquireTask(request)
-        except httpx.TransportError:
-            time.sleep(RECONNECT_SECONDS)
-            continue
-        except httpx.HTTPStatusError as error:
-            raise CoterieError(
-                f"the SuperNode {supernode} does not let us work: {error.response.text}"
-            ) from error
-        if found.HasField("task") and found.token:
-            return str(found.token)
-        time.sleep(ACQUIRE_SECONDS)
-
-
-def answer_message(handle: Handle, supernode: str, token: str) -> None:
-    """Fetch the message of one task from a SuperNode and send it the reply."""
-    from flwr.app import Error, Message
-    from flwr.common.constant import ErrorCode, SubStatus
-    from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
-    from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor
-    from flwr.supercore.runtime import RuntimeHttpClient
-    from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
-
-    access = RuntimeTokenHttpInterceptor(token)
-    client = open_connection(RuntimeHttpClient, supernode, None, "flwr-clientapp", access)
-    heartbeats = HeartbeatSender(make_task_heartbeat_fn_http(client))
-    heartbeats.start()  # the SuperNode gives up a task without heartbeats
-    try:
-        message, context, _, _ = pull_task_input(client)
-        try:
-            reply = handle(message, context)
-            ending, details = SubStatus.COMPLETED, ""
-        except Exception as error:
-            ending, details = SubStatus.FAILED, error_text(error)
-            log.exception("the client step failed")
-            code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
-            reply = Message(Error(code=code, reason=details), reply_to=message)
-        push_message(client, reply, context)
-        heartbeats.stop()  # a heartbeat after the end of the task would end this process
-        push_task_output(client, context, ending, details)
-    finally:
-        if heartbeats.is_running:
-            heartbeats.stop()
-        client.close()
-
-
-class AdaptiveSleep:
-    """Replaces the module `time` in the loop of Flower's SuperNode, which only calls `sleep`."""
-
-    def __init__(self) -> None:
-        self.busy_at = time.monotonic()  # when there was last something to do
-        self.woke_at = self.busy_at
-
-    def sleep(self, seconds: float) -> None:
-        """Sleep for a time of our own; `seconds`, which is Flower's, tells what it waits for."""
-        now = time.monotonic()
-        if seconds < IDLE_SLEEP:
-            self.busy_at = now
-            time.sleep(REPLY_SECONDS)
-        else:
-            idle = PULL_SHARE * (now - self.busy_at)
-            slow = PULL_TIMES * (now - self.woke_at)  # of a server with many nodes
-            time.sleep(min(max(idle, slow, PULL_SECONDS), PULL_SECONDS_MAX))
-        self.woke_at = time.monotonic()
-
-
-def run_supernode() -> None:
-    """Run Flower's SuperNode, with the options of this process, until it is told to stop.
-
-    Three waits are fixed in Flower, and we change them for this process:
-
-    - A SuperNode promises a heartbeat every 30 s and counts as alive until it has missed two: for
-      up to a minute the server waits for the replies of one that died, and does not let it in
-      again, since its key is in use. Ours promises one every 10 s, which makes that 20 s.
-    - Where there was no message, it asks again after 3 s, and rounds are no shorter. Ours asks
-      sooner while messages come, and less and less often while none do, or while the server takes
-      long to answer: many nodes that ask often would keep it from its work.
-    - It looks for the worker's reply every 0.5 s. That costs little, so ours looks more often.
-    """
-    need_flower()
-    from flwr.supercore import heartbeat
-    from flwr.supernode import fleet_http_connection, start_client_internal
-    from flwr.supernode.cli import flower_supernode
-
-    for module, name, value in (
-        (heartbeat, "HEARTBEAT_DEFAULT_INTERVAL", HEARTBEAT_SECONDS),
-        (fleet_http_connection, "HEARTBEAT_DEFAULT_INTERVAL", HEARTBEAT_SECONDS),
-        (start_client_internal, "time", AdaptiveSleep()),
-    ):
-        assert hasattr(module, name), f"this Flower has no {module.__name__}.{name}"
-        setattr(module, name, value)
-    shorten_fetch_waits()
-    flower_supernode()
 
 
 def deactivate_node(superlink: str, ca: Path, key: Path, node: int) -> None:
@@ -396,3 +286,28 @@ def open_connection(
         root_certificates=None if ca is None else ca.read_bytes(),
         interceptors=[RuntimeVersionHttpInterceptor(component_name=component), *interceptors],
     )
+
+
+def keep_steady_time() -> None:
+    """Let Flower, in this process, read a steady clock (steady_clock.py)."""
+    from flwr.supercore import date
+
+    home = os.environ.get("FLWR_HOME")
+    clock = SteadyClock(Path(home) / "clock" if home else None)
+
+    def now(tz: datetime.tzinfo | None = None) -> datetime.datetime:
+        return datetime.datetime.fromtimestamp(clock.time(), tz)
+
+    steady = SimpleNamespace(datetime=SimpleNamespace(now=now), UTC=datetime.UTC)
+    vars(date)["datetime"] = steady
+
+
+def run_superlink_process() -> None:
+    """Run Flower's SuperLink, with the options of this process, until it is told to stop."""
+    need_flower()
+    from flwr.superlink.cli import flower_superlink
+
+    if home := os.environ.get("FLWR_HOME"):
+        Path(home).mkdir(parents=True, exist_ok=True)
+    keep_steady_time()
+    flower_superlink()

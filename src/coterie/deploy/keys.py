@@ -20,15 +20,17 @@ and `make_node_key(folder, name)` writes
 from __future__ import annotations
 
 import ipaddress
+import math
 import os
 import re
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from coterie.core.errors import CoterieError, SettingError
-from coterie.deploy.flwr_internals import need_flower
+from coterie.deploy.flwr_internals import key_fingerprint, need_flower
 from coterie.files import write_atomically, write_bytes
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
 AUTHORITY_NAME = "coterie authority"
 AUTHORITY_DAYS = 3652  # ten years
+WARN_DAYS = 60  # before a certificate expires
 SERVER_DAYS = 825  # the longest that some systems accept of a server
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")  # in every server's certificate
 CLOCK_SKEW = timedelta(hours=1)  # clocks of nodes may be behind ours
@@ -74,7 +77,6 @@ def make_authority(folder: Path, hosts: Iterable[str] = ()) -> Authority:
     need_flower()
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import Encoding, PrivateFormat
-    from cryptography.x509.oid import ExtendedKeyUsageOID
 
     names = [alternative_name(host) for host in dict.fromkeys([*LOCAL_HOSTS, *hosts])]
     made = Authority(folder)
@@ -86,19 +88,56 @@ def make_authority(folder: Path, hosts: Iterable[str] = ()) -> Authority:
         key_usage("key_cert_sign", "crl_sign"),
         x509.SubjectKeyIdentifier.from_public_key(ca_public),
     ]
+    ca = sign_certificate(AUTHORITY_NAME, ca_public, AUTHORITY_DAYS, ca_extensions, ca_key)
+    server = sign_server(public, x509.SubjectAlternativeName(names), ca_key)
+    write_secret(made.key, private_bytes(ca_key, PrivateFormat.PKCS8))
+    write_bytes(made.certificate, ca.public_bytes(Encoding.PEM))
+    write_secret(made.server_key, private_bytes(key, PrivateFormat.PKCS8))
+    write_bytes(made.server_certificate, server.public_bytes(Encoding.PEM))
+    return made
+
+
+def sign_server(
+    public: ec.EllipticCurvePublicKey,
+    names: x509.SubjectAlternativeName,
+    authority: ec.EllipticCurvePrivateKey,
+) -> x509.Certificate:
+    """A certificate for the server, which the authority signs."""
+    from cryptography import x509
+    from cryptography.x509.oid import ExtendedKeyUsageOID
+
     extensions = [
         x509.BasicConstraints(ca=False, path_length=None),
         key_usage("digital_signature"),
         x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]),
-        x509.SubjectAlternativeName(names),
+        names,
         x509.SubjectKeyIdentifier.from_public_key(public),
-        x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_public),
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()),
     ]
-    ca = sign_certificate(AUTHORITY_NAME, ca_public, AUTHORITY_DAYS, ca_extensions, ca_key)
-    server = sign_certificate("coterie server", public, SERVER_DAYS, extensions, ca_key)
-    write_secret(made.key, private_bytes(ca_key, PrivateFormat.PKCS8))
-    write_bytes(made.certificate, ca.public_bytes(Encoding.PEM))
-    write_secret(made.server_key, private_bytes(key, PrivateFormat.PKCS8))
+    return sign_certificate("coterie server", public, SERVER_DAYS, extensions, authority)
+
+
+def renew_server(folder: Path) -> Authority:
+    """Replace the server's certificate by one that holds anew, for the same hosts and key.
+
+    The authority stays, and with it the `ca.pem` of every node.
+    """
+    need_flower()
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+
+    made = Authority(folder)
+    for path in (made.key, made.certificate, made.server_certificate, made.server_key):
+        if not path.is_file():
+            raise SettingError(f"there is no file {path}, which a renewal needs")
+    try:
+        before = x509.load_pem_x509_certificate(made.server_certificate.read_bytes())
+        names = before.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        ca_key: Any = load_pem_private_key(made.key.read_bytes(), None)
+        key: Any = load_pem_private_key(made.server_key.read_bytes(), None)
+    except (ValueError, x509.ExtensionNotFound) as error:
+        raise CoterieError(f"the keys in {folder} cannot be read: {error}") from error
+    server = sign_server(key.public_key(), names, ca_key)
     write_bytes(made.server_certificate, server.public_bytes(Encoding.PEM))
     return made
 
@@ -120,6 +159,22 @@ def make_node_key(folder: Path, name: str) -> NodeKey:
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     write_bytes(made.public, public + f" {name}\n".encode())
     return made
+
+
+def read_fingerprint(word: str) -> str:
+    """The fingerprint of a public key by its file, or as it stands."""
+    need_flower()
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+
+    if word.startswith("SHA256:"):
+        return word
+    try:
+        return key_fingerprint(load_ssh_public_key(Path(word).read_bytes()))
+    except (OSError, ValueError, UnsupportedAlgorithm) as error:
+        raise SettingError(
+            f"a key must be a .pub file or a fingerprint, as in SHA256:..., got {word}"
+        ) from error
 
 
 def alternative_name(host: str) -> x509.GeneralName:
@@ -217,3 +272,35 @@ def write_secret(path: Path, contents: bytes) -> None:
             file.write(contents)
 
     write_atomically(path, write)
+
+
+def days_left(certificate: Path) -> float:
+    """For how many days a certificate still holds; negative if it has expired."""
+    from cryptography import x509
+
+    found = x509.load_pem_x509_certificate(certificate.read_bytes())
+    return (found.not_valid_after_utc - datetime.now(UTC)) / timedelta(days=1)
+
+
+class ExpiryWarning:
+    """Says once a day that the certificates of a server are to be renewed, when it is time."""
+
+    def __init__(self, authority: Authority) -> None:
+        self.authority = authority
+        self.said_at = -math.inf
+
+    def warn(self, show: Callable[[str], object]) -> None:
+        """Say so, if it is time and has not been said today; to be called often."""
+        if time.monotonic() - self.said_at < 86_400:
+            return
+        self.said_at = time.monotonic()
+        for path in (self.authority.server_certificate, self.authority.certificate):
+            days = days_left(path)
+            if days < WARN_DAYS:
+                ends = f"expires in {days:.0f} days" if days >= 0 else "has expired"
+                renew = (
+                    f"`coterie deploy keys {path.parent} --renew` makes another"
+                    if path == self.authority.server_certificate
+                    else "make a new authority and give every node its ca.pem"
+                )
+                show(f"warning: the certificate {path} {ends}; {renew}")

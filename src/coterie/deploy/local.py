@@ -22,6 +22,7 @@ from coterie.deploy.processes import HOST, Child, Processes, free_ports
 from coterie.deploy.services import (
     WORKER,
     NodeCommands,
+    NodePulse,
     Show,
     flower_home,
     node_commands,
@@ -30,6 +31,8 @@ from coterie.deploy.services import (
     temporary_folder,
 )
 from coterie.experiment.sweeps import thread_limits
+from coterie.flower.app import app_settings
+from coterie.flower.owners import NOT_KEPT
 
 ROUNDS_SECONDS = 0.2  # between two looks at the run folder
 STATUS_SECONDS = 1.0  # between two requests to the SuperLink
@@ -73,6 +76,8 @@ def run_local(
         raise SettingError("a deployment needs at least one node")
     bundle = build_bundle(app)
     settings: dict[str, Any] = {"out": str(out.resolve()), "nodes": len(nodes), "resume": resume}
+    if "owners" in app_settings(app):  # keys are new each time
+        settings["owners"] = NOT_KEPT
     records = RoundRecords(out / "rounds.jsonl")
     with (
         temporary_folder() as home,
@@ -166,6 +171,7 @@ class LocalNode:
 
     def start_supernode(self) -> None:
         """Start the SuperNode of a worker that is ready."""
+        self.pulse = NodePulse(self.commands.ready)
         self.supernode = self.processes.start(self.name, self.commands.supernode)
 
     def watch(self, show: Show) -> None:
@@ -178,16 +184,24 @@ class LocalNode:
             return
         children = [self.worker, *([self.supernode] if self.supernode else [])]
         ended = [child for child in children if not child.alive]
+        why = "" if self.supernode is None else self.hangs()
         if ended:
-            more = "is started again" if self.restarts else "is given up"
             first = first_to_end(ended)
-            show(f"{self.name} {more}: {first.name} {first.ending}")
+            why = f"{first.name} {first.ending}"
+        if why:
+            more = "is started again" if self.restarts else "is given up"
+            show(f"{self.name} {more}: {why}")
             for child in children:
                 self.processes.end(child)
             self.sign_off()
             self.restart_at = time.monotonic() + RESTART_SECONDS
         elif self.supernode is None and self.commands.ready.exists():
             self.start_supernode()
+
+    def hangs(self) -> str:
+        """What is wrong with its processes although they run, if anything."""
+        self.pulse.look()
+        return self.pulse.hangs()
 
     @property
     def lost(self) -> bool:

@@ -41,6 +41,7 @@ MARK = "COTERIE_DEPLOYMENT"  # environment variable: the marks of all that a pro
 START_SECONDS = 120.0  # for a process to start; torch and data take a while on a busy machine
 STOP_SECONDS = 8.0  # from SIGTERM to SIGKILL
 POLL_SECONDS = 0.05
+LOOK_SECONDS = 2.0  # the most that one look at a pulse may add to the silence
 TAIL_LINES = 12  # of a log in an error sentence
 # A program that asks Linux to be killed with its parent, makes sure that the parent has not died
 # before, and becomes the command. It is a program of its own, since code between fork and exec is
@@ -116,6 +117,35 @@ class Child:
     def wait_for_port(self, port: int, host: str = HOST, seconds: float = START_SECONDS) -> None:
         """Wait until it answers on a port."""
         self.wait_for(lambda: is_listening(host, port), f"answer on port {port}", seconds)
+
+
+class Pulse:
+    """Whether a file is touched again and again, as a process that lives does it.
+
+    Only the time between our own looks counts, so that neither a step of the clock nor a pause of
+    the whole machine makes a process look dead.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.seen = self._touched()
+        self.looked_at = time.monotonic()
+        self.silence = 0.0  # seconds for which it was not touched
+
+    def look(self) -> float:
+        """For how many seconds it has not been touched; to be called often."""
+        now, touched = time.monotonic(), self._touched()
+        self.silence += min(now - self.looked_at, LOOK_SECONDS)
+        if touched != self.seen:
+            self.silence = 0.0
+        self.seen, self.looked_at = touched, now
+        return self.silence
+
+    def _touched(self) -> int:
+        try:
+            return self.path.stat().st_mtime_ns
+        except OSError:
+            return 0
 
 
 class Processes:
@@ -198,6 +228,7 @@ class Processes:
                 for pid in alive if kill else alive - told:
                     with contextlib.suppress(ProcessLookupError, PermissionError):
                         os.kill(pid, signal.SIGKILL if kill else signal.SIGTERM)
+                        os.kill(pid, signal.SIGCONT)  # one that is stopped hears nothing
                 told |= alive
                 if elapsed > 3 * self.stop_seconds:
                     raise CoterieError(f"processes {sorted(alive)} could not be ended")
@@ -207,6 +238,7 @@ class Processes:
         """End one process, at first with SIGTERM. `stop` ends what it has started."""
         with ignore_signals():
             child.process.terminate()
+            child.process.send_signal(signal.SIGCONT)  # one that is stopped hears nothing
             if not child.ends_within(self.stop_seconds):
                 child.process.kill()
                 child.process.wait()

@@ -23,25 +23,32 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from coterie.core.errors import CoterieError, SettingError
+from coterie.core.errors import SettingError
 from coterie.deploy.flwr_internals import ControlClient, need_flower
-from coterie.deploy.keys import Authority, write_secret
+from coterie.deploy.keys import Authority, ExpiryWarning, write_secret
 from coterie.deploy.processes import (
     HOST,
+    START_SECONDS,
     Child,
     Processes,
+    Pulse,
     free_ports,
     ignore_signals,
     is_listening,
 )
+from coterie.deploy.server_upkeep import Keyring, UnfinishedRuns
+from coterie.flower.unfinished import FOLDER
 
 # Followed by NODE.toml, host:port of the SuperNode, the file of the secret, and the file to make
 # when it is ready.
 # -P: only what is installed is imported, never a file that lies where the command was given.
 WORKER = (sys.executable, "-P", "-m", "coterie.deploy.worker")
 SUPERNODE = (sys.executable, "-P", "-m", "coterie.deploy.supernode")
+SUPERLINK = (sys.executable, "-P", "-m", "coterie.deploy.superlink")
 GATE = (sys.executable, "-P", "-m", "coterie.deploy.gate")
 POLL_SECONDS = 0.2  # between two looks at our processes
+SILENT_SECONDS = 15.0  # after which processes that do not answer each other are started again
+GATE_PORT, OWN_PORT = 9092, 8000  # of the first deployment on a machine
 NODES_SECONDS = 2.0  # between two looks for the keys of new nodes
 
 Show = Callable[[str], None]  # one line for the user
@@ -65,7 +72,9 @@ def run_node(
     key        the node's private key; None: without authentication
     worker     command of the worker, as `node_commands` has it
 
-    The output of the processes goes to standard error. If one of them ends, the other is ended.
+    The output of the processes goes to standard error. If one of them ends, the other is ended, and
+    so are both if they have not answered each other for a while: a process that hangs takes part in
+    nothing, and whoever started us starts both again.
     """
     need_flower()
     for path in filter(None, (node, ca, key)):
@@ -79,7 +88,10 @@ def run_node(
             commands.wait_for_worker(running)
             supernode = processes.start("supernode", commands.supernode)
             show(f"node {node.stem}: asking {superlink} for work")
-            return wait_for_end([running, supernode], POLL_SECONDS, show, f" of node {node.stem}")
+            pulse, owner = NodePulse(commands.ready), f" of node {node.stem}"
+            return wait_for_end(
+                [running, supernode], POLL_SECONDS, show, owner, pulse.look, pulse.hangs
+            )
     show(f"node {node.stem} was stopped")
     return 0
 
@@ -90,7 +102,8 @@ def run_superlink(
     *,
     host: str = "0.0.0.0",
     port: int = 9092,
-    own_port: int = 8000,
+    own_port: int | None = None,
+    unfinished: Path = Path("unfinished-runs"),
     show: Show = print_line,
 ) -> int:
     """Run the server of a deployment until stopped: 0 after SIGTERM or Ctrl-C, 1 if it failed.
@@ -99,29 +112,40 @@ def run_superlink(
     nodes     folder with the public keys (NAME.pub) of the nodes that may join; a file that is
               added later is seen within seconds
     host      where the gate (gate.py) listens to nodes, and on which `port`
-    own_port  where the SuperLink itself listens, on this machine only: for `flwr run` and others
+    own_port  where the SuperLink itself listens, on this machine only: for `flwr run` and others;
+              that of `default_own_port` if not given
+    unfinished  folder where runs are noted until they have finished
 
-    What the SuperLink has in memory is lost when it ends; runs go on from their checkpoints.
+    What the SuperLink has in memory is lost when it ends. Runs that had not finished then, or whose
+    ServerApp was killed, are gone on with from their checkpoints.
     """
     need_flower()
+    own_port = default_own_port(port) if own_port is None else own_port
     authority = Authority(keys)
+    expiry = ExpiryWarning(authority)
     own_host = {"0.0.0.0": HOST, "::": "::1"}.get(host, host)  # where we reach the gate ourselves
     check_server(authority, nodes, ((HOST, own_port), (own_host, port)))
     with (
         contextlib.suppress(KeyboardInterrupt),
         temporary_folder() as home,
-        Processes(None, flower_home(home)) as processes,
+        Processes(None, server_environment(home, unfinished)) as processes,
     ):
         link = processes.start("superlink", superlink_command(authority, own_port))
         link.wait_for_port(own_port)
-        superlink, seen = f"{HOST}:{own_port}", set[Path]()
+        superlink, keyring = f"{HOST}:{own_port}", Keyring(nodes, show)
         with ControlClient(superlink, authority.certificate) as control:
-            register_new_keys(control, nodes, seen, show)
+            keyring.register(control)
             arguments = [host, str(port), str(own_port), str(keys.resolve())]
             gate = processes.start("gate", [*GATE, *arguments])
             gate.wait_for_port(port, own_host)
             show(f"nodes: {host}:{port}, users on this machine: {superlink}")
-            look = partial(register_new_keys, control, nodes, seen, show)
+            runs = UnfinishedRuns(unfinished, str(home / "flwr"), show)
+
+            def look() -> None:
+                keyring.register(control)
+                runs.go_on(control)
+                expiry.warn(show)
+
             return wait_for_end([link, gate], NODES_SECONDS, show, meanwhile=look)
     show("the server was stopped")
     return 0
@@ -145,13 +169,18 @@ def wait_for_end(
     show: Show,
     owner: str = "",
     meanwhile: Callable[[], object] = lambda: None,
+    hangs: Callable[[], str] = lambda: "",
 ) -> int:
     """Wait until one of the processes ends and say how; 1, which is then our exit code.
 
-    `meanwhile` is called each time that we look at them, every so many `seconds`.
+    `meanwhile` is called each time that we look at them, every so many `seconds`; `hangs` says what
+    is wrong with them although they run, if anything.
     """
     while all(child.alive for child in children):
         meanwhile()
+        if why := hangs():
+            show(f"the processes{owner} are ended: {why}")
+            return 1
         time.sleep(seconds)
     for child in children:
         if not child.alive:
@@ -159,15 +188,38 @@ def wait_for_end(
     return 1
 
 
-def register_new_keys(control: ControlClient, nodes: Path, seen: set[Path], show: Show) -> None:
-    """Register the public keys that were put into a folder; a bad one is named and left out."""
-    for path in sorted(set(nodes.glob("*.pub")) - seen):
-        seen.add(path)
-        try:
-            control.register_node(path)
-            show(f"node {path.stem} may join")
-        except (CoterieError, OSError) as error:
-            show(f"node {path.stem} may not join: {error}")
+class NodePulse:
+    """Whether the two processes of a node answer each other; made when the SuperNode is started.
+
+    The worker touches the file when its SuperNode has answered it. It may take a while until that
+    happens for the first time, and then no long silence is normal, also not while it computes.
+    """
+
+    def __init__(self, ready: Path) -> None:
+        self.pulse = Pulse(ready)
+        self.before = self.pulse.seen
+
+    def look(self) -> None:
+        """Look at the file; to be called often."""
+        self.pulse.look()
+
+    def hangs(self) -> str:
+        """That they do not answer each other, or nothing if they do."""
+        begun = self.pulse.seen != self.before
+        if self.pulse.silence < (SILENT_SECONDS if begun else START_SECONDS):
+            return ""
+        return f"worker and SuperNode have not answered each other for {self.pulse.silence:.0f} s"
+
+
+def default_own_port(port: int) -> int:
+    """Where a SuperLink listens whose gate is at `port`: another for each gate of a machine.
+
+    >>> default_own_port(9092), default_own_port(9192), default_own_port(60000)
+    (8000, 19192, 50000)
+    """
+    if port == GATE_PORT:
+        return OWN_PORT
+    return port + 10_000 if port <= 55_535 else port - 10_000
 
 
 class NodeCommands(NamedTuple):
@@ -185,7 +237,7 @@ class NodeCommands(NamedTuple):
 def superlink_command(authority: Authority, port: int) -> list[str]:
     """The command of a SuperLink that uses TLS and lets in registered nodes only."""
     return [
-        *("flower-superlink", "--host", HOST, "--port", str(port)),
+        *(*SUPERLINK, "--host", HOST, "--port", str(port)),
         "--disable-runtime-dependency-installation",
         *("--ssl-ca-certfile", str(authority.certificate)),
         *("--ssl-certfile", str(authority.server_certificate)),
@@ -259,3 +311,8 @@ def flower_home(home: Path) -> dict[str, str]:
     """The environment in which Flower writes its files to a folder."""
     (home / "tmp").mkdir()
     return {"FLWR_HOME": str(home / "flwr"), "TMPDIR": str(home / "tmp")}
+
+
+def server_environment(home: Path, unfinished: Path) -> dict[str, str]:
+    """The environment of a server's processes: Flower's files, and where runs are noted."""
+    return {**flower_home(home), FOLDER: str(unfinished.resolve())}

@@ -3,7 +3,7 @@
 python -m coterie.deploy.supernode ...      # the options of `flower-supernode`
 """
 
-from coterie.deploy.flwr_internals import run_supernode
+from coterie.deploy.flwr_supernode import run_supernode
 
 if __name__ == "__main__":
     run_supernode()

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from coterie.core.errors import CoterieError
-from coterie.deploy.flwr_internals import answer_messages
+from coterie.deploy.flwr_worker import answer_messages
 from coterie.flower.node import NodeWorker
 from coterie.flower.node_file import NodeFile
 from coterie.tensors.threads import adaptive_threads

@@ -108,7 +108,6 @@ def sample_counts(run: Run) -> dict[str, int]:
 def write_outcome(run: Run, folder: RunFolder) -> None:
     """Write the files of a finished run: its models, its result, its clients and samples."""
     write_models(folder.path / MODELS, kept_models(run))
-    folder.write("result.json", run.result)
     quality = {
         lead.rstrip("_") or "test": each._asdict()
         for lead, each in run.training.outcome.quality.items()
@@ -126,6 +125,7 @@ def write_outcome(run: Run, folder: RunFolder) -> None:
         points = sample_map(run.evaluator.scorer, data, run.serving, labels, seed)
         profiles = feature_profiles(data, labels, draws, seed)
         folder.write("samples.json", {"map": points, "features": profiles})
+    folder.write("result.json", run.result)  # the last: where it is, the others are
     folder.write_checksums()
 
 

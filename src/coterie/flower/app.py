@@ -6,6 +6,7 @@ import json
 import re
 import tomllib
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 from coterie.core.errors import CoterieError, SettingError
 from coterie.core.imports import describe_failure
 from coterie.core.names import short_name
-from coterie.deploy.flwr_internals import need_flower
+from coterie.deploy.flwr_internals import keep_steady_time, need_flower
 from coterie.experiment.plan import make_plan
 from coterie.files import read_plain_file
 from coterie.flower.permission import check_app_allowed, own_names
 from coterie.flower.settings import NETWORK_NAMES, App, read_network_settings
+from coterie.flower.unfinished import noted
 from coterie.version import __version__
 
 if TYPE_CHECKING:
@@ -95,8 +97,11 @@ def server_app() -> ServerApp:
     def main(grid: Grid, context: Context) -> None:
         from coterie.flower.server import run_server
 
+        keep_steady_time()
         try:
-            run_server(grid, context.run_config, str(context.run_id))
+            app, run = App.from_config(context.run_config), context.run_id
+            with noted(Path(app.network.out), run, partial(write_app_files, app)):
+                run_server(grid, context.run_config, str(run))
         except CoterieError:
             raise
         except Exception as error:
@@ -132,6 +137,12 @@ def write_app(folder: Path, arguments: list[str]) -> App:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise CoterieError(f"the folder of the app, {folder}, must be new or empty")
     app = app_from_arguments(arguments)
+    write_app_files(app, folder)
+    return app
+
+
+def write_app_files(app: App, folder: Path) -> None:
+    """Write the files of an app into a folder, which is made if need be."""
     algorithm, federation = app.plan.algorithm_name, app.plan.federation_name
     names = f"{short_name(algorithm)} on {short_name(federation)}"
     title = f"{names}, a federation that coterie trains over a network."
@@ -157,7 +168,6 @@ def write_app(folder: Path, arguments: list[str]) -> App:
     allow = f"allow = {json.dumps(own)}    # installed on every node\n" if own else ""
     readme = README.format(title=title, node=node, allow=allow)
     (folder / "README.md").write_text(readme, encoding="utf-8")
-    return app
 
 
 def dependencies(names: list[str]) -> list[str]:
@@ -174,7 +184,8 @@ def dependencies(names: list[str]) -> list[str]:
 def app_from_arguments(arguments: list[str]) -> App:
     """The app with the arguments of `coterie run` and settings of the network among them.
 
-    If it is about a table, the schema is learnt from that table.
+    If it is about a table, the schema is learnt from that table; where none is named, from the
+    nodes when a run begins.
     """
     of_network = [a for a in arguments if a.partition("=")[0] in NETWORK_NAMES and "=" in a]
     rest = [a for a in arguments if a not in of_network]
@@ -183,7 +194,7 @@ def app_from_arguments(arguments: list[str]) -> App:
     plan = make_plan(rest, alone=True)
     network = read_network_settings(of_network)
     schema = None
-    if plan.federation_name == "table":
+    if plan.federation_name == "table" and plan.federation.path:
         federation = plan.build()
         plan.prepare(federation)  # refuses what the algorithm cannot learn on
         schema = federation.schema
@@ -191,12 +202,17 @@ def app_from_arguments(arguments: list[str]) -> App:
     return replace(app, plan=app.plan._replace(says=plan.says))
 
 
+def app_settings(folder: Path) -> dict[str, Any]:
+    """The settings of a Flower app in a folder; none where it has none."""
+    raw = tomllib.loads(read_plain_file(folder / "pyproject.toml").decode("utf-8"))
+    found: dict[str, Any] = raw["tool"]["flwr"]["app"].get("config", {})
+    return found
+
+
 def read_app(folder: Path, allowed: frozenset[str] | None = None) -> App:
     """The app in a folder; refuse one that names more than what a node allows, if it is given."""
-    path = folder / "pyproject.toml"
     try:
-        raw: dict[str, Any] = tomllib.loads(read_plain_file(path).decode("utf-8"))
-        config = raw["tool"]["flwr"]["app"]["config"]
+        config = app_settings(folder)
         if allowed is not None:
             check_app_allowed(allowed, config)
         return App.from_config(config)

@@ -23,10 +23,12 @@ from coterie.core.population import Purpose, RoundClients
 from coterie.data.federation import Federation, Samples
 from coterie.engine.chunks import Chunking
 from coterie.engine.client_memory import ClientMemory
+from coterie.flower.claims import claim_factors, weigh_down
 from coterie.flower.exchange import Exchange, Others
 from coterie.flower.mailbox import Pace, emit_warning
 from coterie.flower.memory import WHEN_KEPT
 from coterie.flower.outliers import OutlierFilter
+from coterie.flower.owners import ClientOwners
 from coterie.flower.replies import NodeInfo, NodeReply
 from coterie.flower.roster import Roster
 from coterie.flower.sample_kinds import made_up_samples
@@ -63,6 +65,10 @@ class Network:
         self.outliers = OutlierFilter(app.network.outlier)
         node = next(iter(roster.nodes.values()))  # they all have samples of one kind
         placeholder, self.task = app.plan.prepare(placeholder_federation(app, node))
+        number = {name: i for i, name in enumerate(self.names)}
+        held = [[number[n] for n in node.names if n in number] for node in roster.nodes.values()]
+        claims = [torch.tensor(own) for own in held if own]
+        self.factors = claim_factors(claims, sizes, app.network.most_share)
         # What clients keep is on their nodes' disks. Here is when each of them last kept something.
         self.memory = ClientMemory(self.population)
         roster.require_frozen(frozen_digest(self.task.module))
@@ -71,6 +77,17 @@ class Network:
         # One sample stands for all where only its shape counts.
         x, y = made_up.x[:1], made_up.y[:1]
         self.samples = Samples(x, y, torch.tensor([0, *sizes.tolist()]).cumsum(0))
+
+    @property
+    def counts_less(self) -> str:
+        """Whose samples count for fewer than their node claims, where models depend on that."""
+        less = torch.nonzero(self.factors < 1).flatten().tolist()
+        if not less or getattr(self.app.plan.algorithm, "weighting", "size") != "size":
+            return ""
+        return (
+            f"the node of client {self.names[less[0]]} claims more than "
+            f"{self.app.network.most_share:g} of all samples, and counts for so many (`most_share`)"
+        )
 
     @property
     def federation(self) -> Federation:
@@ -122,9 +139,10 @@ class Network:
         step = StepExchange(call, fold, self.sizes)
         self.exchanges += 1
         others = Others(call.participants - len(call.ids), call.silent)
-        replies = self.ask("step", call.ids, step.contents, step.read, others)
+        replies = self.ask("step", call.ids, step.contents, step.read, others, step.label)
         replies, refused = step.sift(replies, self.outliers)
         self.report_refused(refused)
+        replies = [weigh_down(each, fold, self.factors) for each in replies]
         ids, upload = merge_answers(*((each.ids, each.upload) for each in replies if each.upload))
         # The listener was told when replies arrived; nodes apply the channel if it can cross.
         channel = () if step.channel_crosses else call.channel
@@ -142,12 +160,14 @@ class Network:
         contents: Callable[[Tensor], Packet],
         read: Callable[[Tensor, Packet], NodeReply],
         others: Others | None = None,
+        label: str = "",
     ) -> list[NodeReply]:
         """Ask clients `ids` for something: what their nodes reply, in the order of the clients.
 
         contents  makes what is particular of the message to the node of some clients
         read      reads the reply of the node of some clients, or raises BadPacket
         others    clients that take part and are not asked this time
+        label     what is asked for; the action, if not given
         """
 
         def packet(own: Tensor) -> Packet:
@@ -159,7 +179,8 @@ class Network:
                 self.memory.keep(WHEN_KEPT, own, torch.full_like(own, self.rounds_done + 1))
             return found
 
-        return Exchange(self.roster, packet, accept).run(ids, others)
+        asking = Exchange(self.roster, packet, accept, label or action, self.sizes)
+        return asking.run(ids, others)
 
     def packet(self, action: str, ids: Tensor, contents: Packet) -> Packet:
         """The message that asks the node of clients `ids` for something."""
@@ -219,12 +240,13 @@ def join_network(
     attempt: str,
     clients: Mapping[str, int] | None = None,
     pace: Pace,
+    owners: ClientOwners | None = None,
 ) -> Network:
     """Wait until the nodes have enrolled, and number their clients.
 
     `clients` are those of a run that is resumed, by number: the samples of each, by name.
     """
-    roster = Roster(grid, app, pace)
+    roster = Roster(grid, app, pace, owners)
     roster.wait_for_nodes()
     roster.keep_usual_kind()
     sizes = roster.client_sizes() if clients is None else clients

@@ -13,7 +13,7 @@ from torch import Tensor
 from coterie.core.algorithm import Serving
 from coterie.core.clients import merge_answers
 from coterie.core.population import RoundClients
-from coterie.core.task import MetricSums, Task, task_metrics
+from coterie.core.task import MAY_MISS, MetricSums, Task, task_metrics
 from coterie.evaluation.client_map import MOST_MODELS, compares_losses
 from coterie.evaluation.personal import FineTuning, TunedScores
 from coterie.evaluation.quality import QualitySums, add_quality
@@ -31,6 +31,11 @@ from coterie.flower.step_exchange import encode_step, without
 from coterie.flower.wire import BadPacket, Packet
 
 SHARES = ("accuracy", "f1")  # metrics from 0 to 1 that every client with samples has
+# What nodes send that a task makes metrics of, and what must be finite where that of most is.
+OF_GROUPS = ("group scores", "total", "constant_total")  # of which some may be of nobody
+SUMS = ("scores", "untuned", "total", "constant_total")
+FINITE = (*SUMS, "metrics", "constant_metrics", "log_loss", "moved")
+LARGEST = 1e30  # a sum; squares of larger ones are infinite
 MAX_CLASSES = 100  # true clusters of samples, where no schema says how many there are
 
 
@@ -184,18 +189,54 @@ class NetworkScorer:
 
         def read(ids: Tensor, reply: Packet) -> NodeReply:
             found = exchange.read(ids, reply)
-            values = {} if isinstance(exchange, QualityExchange) else found.upload._asdict()
-            for name, value in values.items():
-                if name in ("scores", "untuned", "total"):
-                    check_scores(task, name, value, most * (len(ids) if name == "total" else 1))
+            of_all = not isinstance(exchange, ScoreExchange)
+            for name, value in found.upload._asdict().items():
+                if name in SUMS:
+                    rows = value.flatten(0, -2) if value.dim() > 2 else value
+                    which = f"group {name}" if value.dim() > 2 else name
+                    check_scores(task, which, rows, most * (len(ids) if of_all else 1))
+                elif name in ("counts", "confusion"):
+                    check_counts(name, value, most * (len(ids) if name == "confusion" else 1))
             return found
 
         replies = self.network.ask("score", serving.ids, exchange.contents, read)
         refused: dict[int, str] = {}
         for place, reason in disagreement("score", replies).items():
             refused |= dict.fromkeys(replies[place].ids.tolist(), reason)
-        self.network.report_refused(refused)
-        return without(replies, refused)
+        replies = without(replies, refused)
+        endless = unlike_most(replies)
+        self.network.report_refused(refused | endless)
+        return without(replies, endless)
+
+
+def unlike_most(replies: list[NodeReply]) -> dict[int, str]:
+    """Clients whose sums are not finite where those of most clients are, and why they are refused.
+
+    A model that has diverged has no finite loss anywhere; one node cannot take it from all others.
+    """
+    fine = [clients_with_finite_sums(reply) for reply in replies]
+    asked = sum(len(reply.ids) for reply in replies)
+    if 2 * sum(int(rows.sum()) for rows in fine) <= asked:
+        return {}
+    reason = "its sums are not finite, unlike those of most clients"
+    odd = [reply.ids[~rows] for reply, rows in zip(replies, fine, strict=True)]
+    return dict.fromkeys((i for ids in odd for i in ids.tolist()), reason)
+
+
+def clients_with_finite_sums(reply: NodeReply) -> Tensor:
+    """For which clients of a reply all sums are finite; of sums over a node it is all or none."""
+    fine = torch.ones(len(reply.ids), dtype=torch.bool)
+    for name, value in reply.upload._asdict().items():
+        if name in FINITE:
+            rows = (value.abs() <= LARGEST).flatten(1).all(1)
+            fine &= rows if len(rows) == len(fine) else rows.all()
+    return fine
+
+
+def check_counts(name: str, counts: Tensor, most: int) -> None:
+    """Refuse counts of samples of which there are more than `most`."""
+    if bool(((counts < 0) | (counts > most)).any()) or float(counts.double().sum()) > most:
+        raise BadPacket(f"{name} must be of 0 to {most:,} samples (`most_samples`)")
 
 
 def check_scores(task: Task, name: str, scores: Tensor, most: int) -> None:
@@ -206,9 +247,21 @@ def check_scores(task: Task, name: str, scores: Tensor, most: int) -> None:
     if not bool(((counts >= 0) & (counts <= most)).all()):
         raise BadPacket(f"{name} must be of 0 to {most:,} samples each (`most_samples`)")
     for metric, value in task.metrics(scores).items():
-        wrong = (value < 0) | (value > 1 + 1e-6) | (value.isnan() & (counts > 0))
-        if metric in SHARES and bool(wrong.any()):
+        outside = (value < 0) | (value > 1 + 1e-6)
+        missing = value.isnan() & ((counts > 0) | (name not in OF_GROUPS))
+        if metric in SHARES and bool(outside.any()):
             raise BadPacket(f"{name} makes the {metric} lie outside 0 to 1")
+        if metric not in MAY_MISS and bool(missing.any()):
+            raise BadPacket(f"{name} makes no {metric}")
+
+
+def check_metric_sums(names: list[str], sums: SummedScores) -> None:
+    """Refuse sums of metrics over clients that are no numbers, or more than so many can have."""
+    for name, row, known in zip(names, sums.metrics, sums.known, strict=True):
+        if bool(row.isnan().any()):
+            raise BadPacket(f"the sum of {name} must be a number")
+        if name in SHARES and bool(((row < 0) | (row > known * (1 + 1e-6))).any()):
+            raise BadPacket(f"the sum of {name} must be from 0 to the clients that it is of")
 
 
 class ScoreExchange:
@@ -258,6 +311,8 @@ class ScoreExchange:
         """The reply of the node of clients `ids`."""
         check_fields("score", self.fields, reply)
         for name, value in reply.tensors.items():
+            if name in ("moved", "map") and not value.is_floating_point():
+                raise BadPacket(f"{name} must be real numbers")
             if value.dim() < 2 or len(value) != len(ids):
                 raise BadPacket(f"{name} must have {len(ids)} rows, one for each client")
         if self.tuned and not bool((reply.tensor("moved") >= 0).all()):
@@ -308,9 +363,7 @@ class SumExchange:
             raise BadPacket(f"known must be {list(found.metrics.shape)} whole numbers")
         if bool(((known < 0) | (known > found.clients)).any()):
             raise BadPacket("known must be from 0 to the clients of each cluster")
-        for name, row in zip(names, found.metrics, strict=True):
-            if name in SHARES and bool(row.isnan().any()):
-                raise BadPacket(f"the sum of {name} must be a number")
+        check_metric_sums(names, found)
         return NodeReply(ids, SummedScores(*(value[None] for value in found)))
 
     def metric_names(self, total: Tensor) -> list[str]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import CoterieError, CoterieWarning
+from coterie.flower.punctuality import Punctuality, now
 from coterie.flower.replies import reported_seconds
 from coterie.flower.wire import BadPacket, Packet, decode_packet, encode_packet
 
@@ -37,31 +38,42 @@ class Sent(NamedTuple):
 
     node: int
     clients: Tensor  # [a] whom it is about
+    label: str  # what is asked for
+    at: float  # when it was sent
 
 
 class Mailbox:
     """Sends messages, one to a node, and takes in replies.
 
-    `counts` is what happened since `notes` was last asked, `failure` how a node last failed.
+    `counts` is what happened since `notes` was last asked, `missing` who did not take part since
+    then, and why; `failure` is how a node last failed. Messages that nobody waits for any more are
+    `overdue`: a reply to them says that their node is back.
     """
 
     def __init__(self, grid: Grid, pace: Pace) -> None:
         self.grid, self.pace = grid, pace
         self.counts: dict[str, float] = dict(NO_COUNTS)
+        self.missing: dict[str, str] = {}
         self.failure = ""
+        self.common: dict[str, Any] = {}  # goes with every message
+        self.punctuality = Punctuality()
+        self.overdue: dict[str, Sent] = {}
 
     def send(
-        self, packets: dict[int, Packet], clients: dict[int, Tensor], timeout: float
+        self, packets: dict[int, Packet], clients: dict[int, Tensor], timeout: float, label: str
     ) -> dict[str, Sent]:
         """One message to each node, about some of its clients; the messages by name."""
         from flwr.app import Message
 
         messages = [
-            Message(encode_packet(packet), node, "query", ttl=timeout + EXTRA_SECONDS)
-            for node, packet in packets.items()
+            Message(encode_packet(whole), node, "query", ttl=timeout + EXTRA_SECONDS)
+            for node, whole in (
+                (node, packet._replace(header={**self.common, **packet.header}))
+                for node, packet in packets.items()
+            )
         ]
-        nobody = torch.arange(0)
-        sent = [Sent(node, clients.get(node, nobody)) for node in packets]
+        nobody, at = torch.arange(0), now()
+        sent = [Sent(node, clients.get(node, nobody), label, at) for node in packets]
         return dict(zip(self.grid.push_messages(messages), sent, strict=True))
 
     def receive(
@@ -75,19 +87,37 @@ class Mailbox:
 
         Messages that are answered are taken out of `waiting`. `accept` may raise BadPacket.
         """
-        began = time.monotonic()
+        began = now()
         slowest = [0.0, 0.0]
-        while awaited() and time.monotonic() - began < timeout:
-            for reply in self.grid.pull_messages(list(waiting)):
-                sent = waiting.pop(reply.metadata.reply_to_message_id, None)
-                if sent is not None:
-                    packet = self._read(sent, reply, accept)
-                    slowest = max(slowest, reported_seconds(packet), key=sum)
+        while awaited() and now() - began < timeout:
+            slowest = max(slowest, self.collect(waiting, accept), key=sum)
             if awaited():
                 time.sleep(self.pace.poll)
-        self.counts["network"] += time.monotonic() - began - sum(slowest)
+        self.counts["network"] += now() - began - sum(slowest)
         self.counts["compute"] += slowest[0]
         self.counts["startup"] += slowest[1]
+
+    def collect(
+        self, waiting: dict[str, Sent], accept: Callable[[Sent, Packet], Any]
+    ) -> list[float]:
+        """Take in the replies that are there: how long the slowest node says that it took."""
+        slowest = [0.0, 0.0]
+        for reply in self.grid.pull_messages([*waiting, *self.overdue]):
+            name = reply.metadata.reply_to_message_id
+            late = self.overdue.pop(name, None)
+            if late is not None and not reply.has_error():
+                self.punctuality.answered(late.node, late.label, now() - late.at)
+            sent = waiting.pop(name, None)
+            if sent is not None:
+                packet = self._read(sent, reply, accept)
+                slowest = max(slowest, reported_seconds(packet), key=sum)
+        return slowest
+
+    def give_up(self, waiting: dict[str, Sent], timeout: float) -> None:
+        """Wait for messages no more, but know of replies that come while they can still come."""
+        oldest = now() - timeout - EXTRA_SECONDS
+        self.overdue |= waiting
+        self.overdue = {name: sent for name, sent in self.overdue.items() if sent.at > oldest}
 
     def _read(self, sent: Sent, reply: Any, accept: Callable[[Sent, Packet], Any]) -> Packet | None:
         """Read a reply; why it is not accepted is said at once and kept."""
@@ -114,7 +144,9 @@ class Mailbox:
     def notes(self) -> dict[str, Any]:
         """What happened since this was last asked, for the record of a round."""
         counts, self.counts = self.counts, dict(NO_COUNTS)
-        return {name: round(value, 3) for name, value in counts.items()}
+        missing, self.missing = self.missing, {}
+        found: dict[str, Any] = {name: round(value, 3) for name, value in counts.items()}
+        return {**found, "missing": missing} if missing else found
 
 
 def emit_warning(text: str) -> None:

@@ -2,8 +2,8 @@
 
 The memory of a node is a folder of its owner's choice, which may hold other things. A run gets a
 folder of its own in it, and a marker file inside says so. Only marked folders are ever changed or
-removed, and of these only the files that coterie writes. `coterie deploy memory` lists them, removes
-one, and takes over those of a node that was replaced.
+removed, and of these only the files that coterie writes. `coterie deploy memory` lists them,
+removes one, and takes over those of a node that was replaced.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def take_over(memory: Path, predecessor: Path) -> list[KeptRun]:
                 remove_run(here)
             new.rename(memory / kept.path.name)
     except OSError as error:
-        raise DataError(f"what {predecessor} keeps cannot be copied to {memory}: {error}") from error
+        raise DataError(f"{predecessor} cannot be copied to {memory}: {error}") from error
     finally:
         for _, new in ready:
             shutil.rmtree(new, ignore_errors=True)

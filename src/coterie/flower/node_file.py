@@ -28,8 +28,12 @@ NOT_ACCEPTED = "the settings of this run are not those that the operator of this
 UNUSABLE = "the settings of this run cannot be used on this node"
 UNFIT = "the data of this node do not fit the app"
 FAILED = "the step could not be carried out"
-TOLD = BadPacket, NotAllowed, MemoryRefusal  # errors about what a server sent, in words that hold nothing else
-LEAST = {"smallest_client": 1, "largest_model": 1, "longest_step": 1, "map_samples": 0}
+# Errors about what a server sent, in words that hold nothing else.
+TOLD = BadPacket, NotAllowed, MemoryRefusal
+LEAST = {
+    **{"smallest_client": 1, "largest_model": 1, "longest_step": 1},
+    **{"map_samples": 0, "schema_rows": 1},
+}
 MOST = 10**12
 
 
@@ -45,10 +49,12 @@ class NodeFile:
     app: str = ""  # the folder of the app that it accepts, no setting changed; empty: any
     # of its table the columns that an app may use, as in columns = ["age", "outcome"]; empty: all
     columns: frozenset[str] = frozenset()
-    client: str = ""  # the only column of its table that may name clients; empty: any that it offers
+    client: str = ""  # the only column that may name clients; empty: any that it offers
     smallest_client: int = 10  # training samples that a client must have to take part
     largest_model: int = 10**8  # numbers that a model may have
     longest_step: int = 3600  # seconds that an answer may take
+    schema: bool = True  # whether it says sums of its table where an app brings no schema
+    schema_rows: int = 10  # rows of its table that must stand behind a name or a sum that it says
     map: bool = True  # whether its clients send what places them on the map of the report
     map_samples: int = 10  # training samples that a client must have to be on the map
 
@@ -98,7 +104,7 @@ def check_accepted(file: NodeFile, app: App) -> None:
 
     It has other settings than the app in the node's file, uses other columns, or other clients.
     """
-    if file.app and read_app(Path(file.app)).fingerprint != app.fingerprint:
+    if file.app and read_app(Path(file.app)).fingerprint != app.accepted_fingerprint:
         raise NotAllowed(NOT_ACCEPTED)
     table = app.plan.federation
     if app.schema is None or not isinstance(table, TableSettings):
@@ -115,21 +121,23 @@ def check_accepted(file: NodeFile, app: App) -> None:
 
 def smallest_upload(algorithm: object) -> int:
     """The fewest samples that an upload may be of by the settings of an algorithm; 0: all."""
-    batch = getattr(algorithm, "batch", 0)
-    if not batch or getattr(algorithm, "epochs", 0):
+    batch: int = getattr(algorithm, "batch", 0)
+    if not batch or getattr(algorithm, "epochs", None):
         return 0
+    steps: int | None = getattr(algorithm, "steps", None)
     sends_gradients = getattr(algorithm, "average", "") == "gradients"
-    return int(batch) * (1 if sends_gradients else int(getattr(algorithm, "steps", 1)))
+    return batch if sends_gradients or steps is None else batch * steps
 
 
-def check_bounds(file: NodeFile, app: App, model: int) -> None:
-    """Refuse an app whose model of so many numbers, or whose batches, the operator does not want.
+def check_model(file: NodeFile, numbers: int) -> None:
+    """Refuse a model of more numbers than the operator of a node wants."""
+    if numbers > file.largest_model:
+        raise NotAllowed(f"a model of {numbers:,} numbers is larger than this node allows")
 
-    What the server is told is its own settings and no more than that they are refused.
-    """
-    if model > file.largest_model:
-        raise NotAllowed(f"a model of {model:,} numbers is larger than this node allows")
-    fewest = smallest_upload(app.plan.algorithm)
+
+def check_batch(file: NodeFile, algorithm: object) -> None:
+    """Refuse an algorithm whose uploads are of fewer samples than the smallest client may have."""
+    fewest = smallest_upload(algorithm)
     if 0 < fewest < file.smallest_client:
         raise NotAllowed(
             f"an upload of {fewest} samples (`batch`) is of fewer than this node allows"

@@ -69,7 +69,8 @@ def score_clients(node: Node, packet: Packet, step: Any) -> dict[str, Tensor]:
         few = cohort.size < node.file.map_samples
         return (rows.masked_fill((few | (not node.file.map))[:, None], torch.nan),)
 
-    if drawn not in ("", "losses", "gradients") or drawn == "losses" and len(models) > MOST_MODELS:
+    too_many = drawn == "losses" and len(models) > MOST_MODELS
+    if too_many or drawn not in ("", "losses", "gradients"):
         raise BadPacket(f"a map is drawn from gradients, or losses under {MOST_MODELS} models")
     # Gradients are taken at a model that the seed of the app draws and no server chooses: however
     # often it asks, it is told the same, and fewer numbers than the client has.

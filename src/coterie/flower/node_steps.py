@@ -20,6 +20,7 @@ from coterie.engine.client_memory import ClientMemory
 from coterie.experiment.settings import make_settings, setting_names
 from coterie.flower.folded import sums_to_send
 from coterie.flower.memory import WHEN_KEPT, RunMemory, StepNumber, check_kept, copy_rows
+from coterie.flower.node_file import check_batch
 from coterie.flower.permission import NotAllowed, check_allowed
 from coterie.flower.plain_data import decode_plain
 from coterie.flower.wire import BadPacket, Packet, decode_arguments
@@ -196,14 +197,16 @@ def find_step(node: Node, packet: Packet) -> Any:
     if set(settings) != set(setting_names(kind)):
         raise BadPacket(f"{of} has other settings")
     if node.file.app and of not in node.allow:
-        check_part(node.app.plan.algorithm, of, settings, make_settings(kind, {}))
-    step = getattr(make_settings(kind, settings), name, None) if name.isidentifier() else None
+        check_made_of(node.app.plan.algorithm, of, settings, make_settings(kind, {}))
+    owner = make_settings(kind, settings)
+    check_batch(node.file, owner)
+    step = getattr(owner, name, None) if name.isidentifier() else None
     if not is_client_step(step):
         raise BadPacket(f"{of} has no client step {name!r}")
     return step
 
 
-def check_part(algorithm: Any, of: str, settings: dict[str, Any], usual: Any) -> None:
+def check_made_of(algorithm: Any, of: str, settings: dict[str, Any], usual: Any) -> None:
     """Refuse a step that an algorithm is not made of, or one with other settings.
 
     usual  an algorithm of that name with the settings that are not given

@@ -84,7 +84,7 @@ class QualityExchange:
         if self.constant is not None:
             self.check_constant(reply)
         if "histogram" in self.fields:
-            check_probability_sums(read_probabilities(reply.tensors))
+            check_probability_sums(read_probabilities(reply.tensors), len(ids))
         rows = {name: reply.tensor(name)[None] for name in self.fields}
         return NodeReply(ids, ReplyRow(rows))
 
@@ -95,6 +95,8 @@ class QualityExchange:
         each = metrics.shape == known.shape and metrics.shape[1:] == clients.shape == (1,)
         if not (like and each):
             raise BadPacket("the constant must have the sums that models have")
+        if bool(metrics.isnan().any()) or bool(((known < 0) | (known > clients)).any()):
+            raise BadPacket("the metrics of the constant must be sums over known clients")
 
 
 class ReplyRow:
@@ -111,8 +113,8 @@ class ReplyRow:
         return join_quality({name: value[0] for name, value in self.rows.items()})
 
 
-def check_probability_sums(sums: ProbabilitySums) -> None:
-    """Refuse sums of probabilities that clients cannot have made."""
+def check_probability_sums(sums: ProbabilitySums, clients: int) -> None:
+    """Refuse sums of probabilities that so many clients cannot have made."""
     classes = sums.confusion.shape[-1] if sums.confusion.dim() else 0
     shapes = {
         "histogram": (1 if classes == 2 else classes, 2, BINS),
@@ -136,8 +138,16 @@ def check_probability_sums(sums: ProbabilitySums) -> None:
             raise BadPacket(f"{name} must be finite")
         if bool(value.isnan().any()):
             raise BadPacket(f"{name} must be a number")
-    if bool((sums.histogram.sum((1, 2)) != sums.confusion.sum()).any()):
+    samples = sums.confusion.sum()
+    if bool((sums.histogram.sum((1, 2)) != samples).any()):
         raise BadPacket("histogram and confusion must be of the same samples")
+    for name, bins in (("confidence", sums.confidence), ("curve", sums.curve)):
+        total, rest = bins[:, 0], bins[:, 1:]
+        if bool((rest > total[:, None] * (1 + 1e-6)).any()) or total.sum() != samples:
+            raise BadPacket(f"{name} must be of the samples of confusion, and shares of these")
+    values, known = sums.by_client.T
+    if bool((values > known * (1 + 1e-6)).any()) or bool((known > clients).any()):
+        raise BadPacket(f"by_client must be sums over up to {clients} clients")
 
 
 def split_quality(sums: QualitySums) -> dict[str, Tensor]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from coterie.core.algorithm import traits_of
+from coterie.core.clients import Call, Fold
 from coterie.core.fields import Role, roles
 from coterie.core.sample_kinds import PartKind
 from coterie.flower.sample_kinds import decode_kinds
@@ -90,11 +93,25 @@ def who_answered(ids: Tensor, reply: Packet) -> Tensor:
     return ids[arrived]
 
 
-def read_upload(label: str, kind: type, sizes: Tensor, k: int | None, reply: Packet) -> Any:
+def most_clusters(call: Call, fold: Fold[Any], clients: int) -> int:
+    """How many clusters the uploads of a call may name: as many as its fold has.
+
+    Without, as many as the algorithm says, or as it sends rows that are the same for all clients;
+    where nobody knows, as many as there are clients.
+    """
+    step = call.step.func if isinstance(call.step, partial) else call.step
+    algorithm = getattr(step, "__self__", None)
+    of_fold = getattr(fold, "k", None)
+    declared = getattr(algorithm, traits_of(algorithm).clusters or "", None)
+    sent = [len(v) for v in call.message.values() if isinstance(v, Tensor) and v.dim() > 1]
+    return int(of_fold or declared or max(sent, default=0) or clients)
+
+
+def read_upload(label: str, kind: type, sizes: Tensor, k: int, reply: Packet) -> Any:
     """The upload in a reply, if each field is what its role says.
 
     sizes  [a] how many samples the clients who answered have
-    k      how many clusters there are, if anybody knows
+    k      how many clusters there are
     """
     for name, role in roles(kind).items():
         value = reply.tensor(name)
@@ -102,7 +119,7 @@ def read_upload(label: str, kind: type, sizes: Tensor, k: int | None, reply: Pac
             raise BadPacket(f"{name} of {label} must have {len(sizes)} rows, one for each client")
         if role in (Role.CLUSTER, Role.SIZE):
             check_whole_numbers(label, name, value)
-        if role is Role.CLUSTER and k is not None and bool((value >= k).any()):
+        if role is Role.CLUSTER and bool((value >= k).any()):
             raise BadPacket(f"{label} knows {k} clusters, got another")
         if role is Role.SIZE and bool(((value < 1) | (value > sizes)).any()):
             raise BadPacket(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +17,8 @@ from torch import Tensor
 from coterie.core.errors import CoterieError, DataError
 from coterie.data.tables.columns import sort_key
 from coterie.flower.mailbox import Mailbox, Pace, Sent, emit_warning
+from coterie.flower.owners import ClientOwners
+from coterie.flower.punctuality import now
 from coterie.flower.replies import NodeInfo, read_enrolment
 from coterie.flower.settings import App
 from coterie.flower.wire import BadPacket, Packet
@@ -25,16 +26,24 @@ from coterie.flower.wire import BadPacket, Packet
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
-MOST_SECONDS = 60.0  # to wait for replies to messages that are not about clients
+MOST_SECONDS = 60.0  # after which a node that has not enrolled is asked once more
+TELL_SECONDS = 10.0  # to wait until nodes have a message that needs no reply
+JOIN_TIMES = 3.0  # as long as the slowest node so far others may take to enrol when a run begins
+NAMED = 5  # clients by which a node is known to people
 
 
 class Roster:
     """The nodes that are online, by Flower's id."""
 
-    def __init__(self, grid: Grid, app: App, pace: Pace) -> None:
+    def __init__(
+        self, grid: Grid, app: App, pace: Pace, owners: ClientOwners | None = None
+    ) -> None:
         self.grid = grid
         self.app = app
         self.mailbox = Mailbox(grid, pace)
+        if app.learnt and app.schema is not None:
+            self.mailbox.common["schema"] = app.schema.raw()
+        self.owners = owners or ClientOwners(None)
         self.nodes: dict[int, NodeInfo] = {}  # those that are online and have enrolled
         self.refused: set[int] = set()  # those that may not take part
         self.names: list[str] = []  # of the clients, by number; empty until the run begins
@@ -43,17 +52,26 @@ class Roster:
         self.frozen: str | None = None  # digest of the frozen weights that all must have
         self.refreshed_at = -math.inf  # when we last asked which nodes are online
         self.seen_online: set[int] = set()  # what the answer was
+        self.enrolling: dict[
+            str, Sent
+        ] = {}  # messages to nodes that have not enrolled yet, by name
+        self.slowest = 0.0  # seconds that an enrolment took
 
     def wait_for_nodes(self) -> None:
-        """Wait until as many nodes have enrolled as the run needs."""
+        """Wait until as many nodes have enrolled as the run needs, and others could do so."""
         settings, deadline = self.app.network, time.monotonic() + self.app.network.patience
-        while len(self.nodes) < settings.nodes:
+        while len(self.nodes) < settings.nodes or self._others_may_enrol():
             if time.monotonic() > deadline:
                 raise CoterieError(
                     f"{len(self.nodes)} of {settings.nodes} nodes came in {settings.patience:g} s"
                 )
             time.sleep(self.mailbox.pace.poll)
             self.refresh()
+
+    def _others_may_enrol(self) -> bool:
+        """Whether a node that is online has not had a fair time to enrol yet."""
+        fair = min(MOST_SECONDS, max(TELL_SECONDS, JOIN_TIMES * self.slowest))
+        return any(now() - sent.at < fair for sent in self.enrolling.values())
 
     def client_sizes(self) -> dict[str, int]:
         """The training samples of all clients, by name, in the order of the names."""
@@ -92,6 +110,8 @@ class Roster:
         Nodes whose samples cannot be of one federation are refused.
         """
         self.names = names
+        for node, info in self.nodes.items():
+            self.bind(node, info)
         first, *others = self.nodes.values()
         for other in others:
             if (other.inputs, other.target) != (first.inputs, first.target):
@@ -127,19 +147,37 @@ class Roster:
             )
 
     def refresh(self) -> None:
-        """Ask which nodes are online, and let new ones enrol."""
+        """Ask which nodes are online, and let new ones enrol; nobody waits for them."""
         self.refreshed_at = time.monotonic()
         self.seen_online = online = set(self.grid.get_node_ids())
         for node in set(self.nodes) - online:
             del self.nodes[node]
+            self.mailbox.punctuality.forget(node)
         self.node_of = {name: node for name, node in self.node_of.items() if node in self.nodes}
-        new = sorted(online - set(self.nodes) - self.refused)
-        if not new:
-            return
-        self._ask({node: Packet({"do": "enrol"}) for node in new}, self.enrol)
+        for name, sent in list(self.enrolling.items()):
+            if sent.node not in online:
+                del self.enrolling[name]
+            elif now() - sent.at > MOST_SECONDS:
+                del self.enrolling[name]
+                emit_warning(
+                    f"node {sent.node} is online and has not enrolled in {MOST_SECONDS:g} s: "
+                    "the run goes on without it, and it is asked once more"
+                )
+        asked = {sent.node for sent in self.enrolling.values()}
+        if new := sorted(online - set(self.nodes) - self.refused - asked):
+            self.owners.look()
+            packets = {node: Packet({"do": "enrol"}) for node in new}
+            self.enrolling |= self.mailbox.send(packets, {}, MOST_SECONDS, "enrol")
+        self.take_enrolments()
+
+    def take_enrolments(self) -> None:
+        """Let the nodes take part that have enrolled since we last looked."""
+        if self.enrolling:
+            self.mailbox.collect(self.enrolling, self.enrol)
 
     def enrol(self, sent: Sent, reply: Packet) -> None:
         """Let a node take part, if what it says of itself can be true."""
+        self.slowest = max(self.slowest, now() - sent.at)
         try:
             self.admit(sent.node, read_enrolment(self.app, reply))
         except (BadPacket, DataError) as error:
@@ -151,6 +189,7 @@ class Roster:
             other = self.node_of.get(name)
             if other is not None and other != node:
                 raise DataError(f"client {name} is already at node {other}")
+        self.owners.check(node, info.names)
         self.check_frozen(info)
         if self.kind is not None and self.kind_of(info) != self.kind:
             raise DataError("its samples are unlike those of most nodes")
@@ -160,6 +199,13 @@ class Roster:
             emit_warning(f"clients that came after the run began are left out: {who}")
         self.nodes[node] = info
         self.node_of |= dict.fromkeys(info.names, node)
+        if self.names:
+            self.bind(node, info)
+
+    def bind(self, node: int, info: NodeInfo) -> None:
+        """Let the clients of the run that a node holds belong to its key."""
+        known = set(self.names)
+        self.owners.bind(node, [name for name in info.names if name in known])
 
     def online(self, ids: Tensor) -> dict[int, Tensor]:
         """The clients of `ids` whose nodes are online, by node."""
@@ -177,32 +223,32 @@ class Roster:
         if self._is_due():
             self.refreshed_at = time.monotonic()
             self.seen_online = set(self.grid.get_node_ids())
+            self.take_enrolments()
         return self.seen_online
+
+    def describe(self, clients: Tensor) -> str:
+        """Clients as people know them: by name, the first few of many."""
+        named = ", ".join(self.names[i] for i in clients[:NAMED].tolist())
+        return named if len(clients) <= NAMED else f"{named} and {len(clients) - NAMED} more"
 
     def tell(self, packet: Packet) -> None:
         """Send a message to all nodes that are online and wait a little until they have it."""
         self.refresh()
-        self._ask(dict.fromkeys(self.nodes, packet), lambda sent, reply: None)
+        self._deliver(dict.fromkeys(self.nodes, packet), TELL_SECONDS)
 
     def hand_out(self, packets: dict[int, Packet]) -> None:
         """Send each node a message of its own and wait until all that are online have answered."""
-        self._ask(packets, lambda sent, reply: None, self.app.network.timeout)
+        self._deliver(packets, self.app.network.timeout)
 
-    def _ask(
-        self,
-        packets: dict[int, Packet],
-        accept: Callable[[Sent, Packet], None],
-        most: float = MOST_SECONDS,
-    ) -> None:
-        """Send messages that are not about clients, and take in the replies."""
+    def _deliver(self, packets: dict[int, Packet], most: float) -> None:
+        """Send messages that are not about clients, and wait for the replies."""
         timeout = min(self.app.network.timeout, most)
-        waiting = self.mailbox.send(packets, {}, timeout)
-        online = self.still_online
+        waiting = self.mailbox.send(packets, {}, timeout, "tell")
         self.mailbox.receive(
             waiting,
-            accept,
+            lambda sent, reply: None,
             timeout,
-            lambda: any(sent.node in online() for sent in waiting.values()),
+            lambda: any(sent.node in self.still_online() for sent in waiting.values()),
         )
 
     def _is_due(self) -> bool:

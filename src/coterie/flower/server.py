@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coterie.core.errors import CheckpointError, CoterieError
-from coterie.deploy.flwr_internals import shorten_fetch_waits
+from coterie.deploy.flwr_internals import node_keys, shorten_fetch_waits
 from coterie.evaluation.evaluator import Evaluator
 from coterie.experiment.folder import RunFolder
 from coterie.experiment.run import Run
@@ -19,6 +20,8 @@ from coterie.flower.clients import Network, join_network
 from coterie.flower.evaluation import NetworkScorer
 from coterie.flower.final_models import hand_out_models
 from coterie.flower.mailbox import Pace, emit_warning
+from coterie.flower.owners import ClientOwners, owners_file
+from coterie.flower.schema_exchange import app_with_schema
 from coterie.flower.settings import App
 
 if TYPE_CHECKING:
@@ -41,6 +44,7 @@ def run_server(
         with RunFolder(out).locked():  # refused before anybody waits for nodes
             pass
     before = known_clients(out) if resume else None
+    app = app_with_schema(app, grid, out if before else None, pace or Pace())
     run_name = before["run"] if before else secrets.token_hex(8)
     clients = dict(zip(before["clients"], before["sizes"], strict=True)) if before else None
     network = join_network(
@@ -50,6 +54,7 @@ def run_server(
         attempt=f"{attempt}x{secrets.token_hex(4)}",  # no two attempts have one name
         clients=clients,
         pace=pace or Pace(),
+        owners=ClientOwners(owners_file(app.network.owners, out), partial(node_keys, grid)),
     )
     run = network_run(app, network)
     run.use(out, resume=resume and (out / "config.json").exists())
@@ -78,12 +83,15 @@ def network_run(app: App, network: Network) -> Run:
     parts = (plan.algorithm, federation, network.task, plan.settings, config)
     run = Run(*parts, population=network, evaluator=evaluator)
     alone = [node.names[0] for node in network.roster.nodes.values() if len(node.names) == 1]
+    told = [network.counts_less] if network.counts_less else []
     if plan.settings.withheld and alone:
-        with run.training.health.record_warnings():
-            emit_warning(
-                "the sums of a node tell the cluster of a client that is alone on it: "
-                + ", ".join(alone)
-            )
+        told.append(
+            "the sums of a node tell the cluster of a client that is alone on it: "
+            + ", ".join(alone)
+        )
+    with run.training.health.record_warnings():
+        for each in told:
+            emit_warning(each)
     return run
 
 

@@ -30,6 +30,7 @@ from coterie.flower.replies import (
     NodeReply,
     check_fields,
     disagreement,
+    most_clusters,
     read_upload,
     who_answered,
 )
@@ -93,7 +94,7 @@ class StepExchange:
             total = read_sums(self.fold, self.call.message, answered, sizes, reply)
             found = NodeReply(answered, total=total)
         else:
-            k = getattr(self.fold, "k", None)
+            k = most_clusters(self.call, self.fold, len(self.sizes))
             found = NodeReply(answered, read_upload(self.label, self.upload, sizes, k, reply))
         if self.call.listener is not None:
             crossed = {n: v.numel() * v.element_size() for n, v in reply.tensors.items()}

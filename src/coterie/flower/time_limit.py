@@ -14,6 +14,10 @@ class TookTooLong(CoterieError):
     """Something was ended because its time was up."""
 
 
+class TimeIsUp(BaseException):
+    """Ends what is done, whichever exceptions it handles itself."""
+
+
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
     """End what is done inside with `TookTooLong` when it has taken so many seconds.
@@ -25,17 +29,18 @@ def time_limit(seconds: float) -> Iterator[None]:
     def stop() -> None:
         with lock:
             if not over.is_set():
-                kind = ctypes.py_object(TookTooLong)
+                kind = ctypes.py_object(TimeIsUp)
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), kind)
 
     timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), stop)
     timer.daemon = True
-    timer.start()
     try:
-        yield
-    except TookTooLong as error:
-        raise TookTooLong(f"it took more than {seconds:g} s") from error
-    finally:
-        with lock:
-            over.set()
-        timer.cancel()
+        try:
+            timer.start()
+            yield
+        finally:  # time may be up even here
+            with lock:
+                over.set()
+            timer.cancel()
+    except TimeIsUp:
+        raise TookTooLong(f"it took more than {seconds:g} s") from None

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from coterie.vectors.gram import gram
 
+OUTLIER = 2.0  # a point with a larger factor is one, unless somebody says otherwise
+
 
 def outlier_factors(points: Tensor, neighbours: int = 0) -> Tensor:
     """The local outlier factor [n] of each of points [n, p]; infinite for one that is not finite.
