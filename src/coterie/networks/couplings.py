@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 LARGEST_LOG_SCALE = 2.0  # of a coupling, so that exp(s) stays within reason
-SLOPE = 2 * LARGEST_LOG_SCALE  # of s by its bend
+STEEPNESS = 4.0  # the slope of a sigmoid at 0 is one part in so many
 RANDOM_PARTS = 0  # seed of the random masks: all models of a run have the same ones
 
 Pair = tuple[tuple[int, ...], tuple[int, ...]]  # parts that are seen, parts that are changed
@@ -179,12 +179,12 @@ def bounded(s: Tensor) -> Tensor:
 
 def bend_of(s: Tensor) -> Tensor:
     """Where log-scales come to lie between their bounds, 0 to 1: far faster than a tanh."""
-    return (s * (4 / SLOPE)).sigmoid_() if SLOPE != 4 else s.sigmoid()
+    return (s * (STEEPNESS / (2 * LARGEST_LOG_SCALE))).sigmoid_()
 
 
 def log_scale_of(bend: Tensor) -> Tensor:
     """The log-scales that lie so far between their bounds."""
-    return bend.mul(SLOPE).sub_(LARGEST_LOG_SCALE)
+    return bend.mul(2 * LARGEST_LOG_SCALE).sub_(LARGEST_LOG_SCALE)
 
 
 def zeroed(layer: nn.Linear | nn.Conv2d) -> nn.Module:

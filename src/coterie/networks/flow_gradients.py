@@ -16,7 +16,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from coterie.networks.couplings import SLOPE, PartCoupling, bend_of, join, log_scale_of, put_parts
+from coterie.networks.couplings import (
+    STEEPNESS,
+    PartCoupling,
+    bend_of,
+    join,
+    log_scale_of,
+    put_parts,
+)
 from coterie.networks.flows import RealNvpModule
 from coterie.tensors.activations import relu_gradient, sigmoid_gradient
 from coterie.tensors.products import SummedProducts
@@ -146,7 +153,8 @@ def coupling_slopes(at: CouplingTrace, slope: Tensor, weight: Tensor) -> tuple[T
     """
     m, c, n = slope.shape
     to_before, to_net = slope * at.factor, slope.new_empty(m, 2 * c, n)
-    to_scale = torch.addcmul(-SLOPE * weight, to_before, at.before, value=SLOPE)
+    # The slope of a log-scale by what the perceptron gave is 4 bend (1 - bend).
+    to_scale = torch.addcmul(-STEEPNESS * weight, to_before, at.before, value=STEEPNESS)
     sigmoid_gradient(to_scale, at.bend, out=to_net[:, :c])
     to_net[:, c:] = slope
     return to_net, to_before
