@@ -23,7 +23,7 @@ check: $(INSTALLED)  ## the full gate: format, lint, types, tests
 numbers: $(INSTALLED)  ## run the commands whose accuracies the pages give, and compare
 	$(PYTEST) -m "" tests/test_numbers.py
 
-faults: $(INSTALLED)  ## the whole fault suite: damaged folders, malformed input, hostile nodes
+faults: $(INSTALLED)  ## the whole fault suite: kills, full disks, damage, malformed input, hostile and killed nodes
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults
 
 PEERS := $(patsubst benchmarks/requirements/%.txt,%,$(wildcard benchmarks/requirements/*.txt))

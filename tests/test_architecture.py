@@ -167,6 +167,7 @@ def stems(folder):
 # Tests that are of a folder as a whole.
 TESTS_OF_A_FOLDER = {
     "cli": {"own_names"},
+    "experiment": {"network_grids"},
     "flower": {"conformance", "kept_memory"},
     "data/federations": {"federations"},
     "data/sources": {"sources"},

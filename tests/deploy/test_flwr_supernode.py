@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
+import httpx
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_object_tree
 from flwr.supercore.object_store import ObjectStoreFactory
@@ -19,7 +20,7 @@ from flwr.supernode import start_client_internal
 from flwr.supernode.nodestate import NodeStateFactory
 
 from coterie.deploy import flwr_supernode
-from coterie.deploy.flwr_supernode import AdaptiveSleep, BusyNode
+from coterie.deploy.flwr_supernode import AdaptiveSleep, BusyNode, ask_again
 
 RUN = 7
 
@@ -162,6 +163,26 @@ def clock(monkeypatch):
     monkeypatch.setattr(flwr_supernode.time, "monotonic", lambda: 100.0 + sum(slept))
     monkeypatch.setattr(flwr_supernode.time, "sleep", slept.append)
     return slept
+
+
+@pytest.mark.parametrize(("refusals", "status", "asked"), [(3, 400, 4), (99, 400, 27), (1, 401, 1)])
+def test_a_supernode_waits_until_the_one_before_counts_as_dead(clock, refusals, status, asked):
+    requests = []
+
+    def activate(client, request):
+        requests.append(request)
+        if len(requests) <= refusals:
+            response = httpx.Response(status, request=httpx.Request("POST", "http://x"))
+            raise httpx.HTTPStatusError("no", request=response.request, response=response)
+        return "let in"
+
+    ask = ask_again(activate)
+    if refusals == 3:
+        assert ask(None, "please") == "let in"
+    else:
+        with pytest.raises(httpx.HTTPStatusError):
+            ask(None, "please")
+    assert len(requests) == asked
 
 
 def test_a_server_that_takes_long_to_answer_is_asked_less_often(clock):

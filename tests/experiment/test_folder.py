@@ -252,6 +252,8 @@ def test_files_of_a_finished_run_that_are_gone_and_damaged_checksums_are_named(d
     coterie.simulate(IFCA(k=2), *digits, folder=folder, rounds=1)
     (folder / "quality.json").unlink()
     assert read_run(folder).damaged == ("quality.json (missing)",)
+    (folder / "rounds.crc").write_text("nothing that ends")  # as if lines had no checksums
+    assert read_run(folder).damaged == ("rounds.crc", "quality.json (missing)")
     text = (folder / "outcome.crc").read_text()
     (folder / "outcome.crc").write_text(text.replace("config", "confog"))
     assert read_run(folder).damaged == ("outcome.crc",)

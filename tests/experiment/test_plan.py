@@ -10,7 +10,7 @@ from coterie.core.errors import CheckpointError, SettingError
 from coterie.core.settings import identifying_settings
 from coterie.experiment.plan import make_plan, plan_again
 from coterie.experiment.settings import RunSettings
-from coterie.networks import FemnistCnn, Linear, Mlp
+from coterie.networks import FemnistCnn, Linear, Mlp, RealNvp
 
 
 def test_the_network_is_that_which_the_federation_suggests():
@@ -26,6 +26,16 @@ def test_another_network_takes_what_it_understands_of_the_suggestion():
     assert make_plan(["ifca", "femnist", "network=mlp"]).network == Mlp(hidden=2048)
     assert make_plan(["ifca", "rotated-digits", "network=linear"]).network == Linear()
     assert make_plan(["ifca", "rotated-cifar", "network=mlp"]).network == Mlp()
+
+
+def test_another_network_does_not_take_what_it_does_not_understand(tmp_path):
+    path = tmp_path / "visits.csv"
+    path.write_text("site,a,b,c,d\n" + "one,1,2,3,4\ntwo,4,3,2,1\n" * 20)
+    words = ["uifca", str(path), "client=site", "k=2"]
+    assert make_plan([*words, "network=realnvp"]).network == RealNvp()
+    assert make_plan([*words, "network=mlp"]).network == Mlp(hidden="auto")
+    with pytest.raises(SettingError, match="`hidden` must be a whole number"):
+        make_plan([*words, "network=realnvp", "hidden=auto"])
 
 
 def test_settings_of_another_network_are_unknown():

@@ -28,11 +28,12 @@ from tests.faults.clock import SettableClock
 from tests.faults.deployment import WORKLOADS, Deployment, records, same_bits
 
 RECOVER_SECONDS = 30.0  # after the end of a fault
+HUNG_ROUNDS = 12  # for which a hung node hangs
 HUNG_TIMES = 1.5  # as long as without it the median round may take with a hung node
 BEGIN_SECONDS = 60.0  # until the next run has a round with all nodes
-PATIENCE = 150.0  # for the deployment itself, on a busy machine
+PATIENCE = 300.0  # for the deployment itself, on a busy machine
 MANY = 100_000  # rounds: the nemesis ends the run
-POWER_ROUNDS = 10
+POWER_ROUNDS = 6
 CLIENTS = {1: {"0", "1"}, 2: {"2", "3"}, 3: {"4", "5"}}
 
 Say = Callable[[str], None]
@@ -87,6 +88,10 @@ class Nemesis:
     def whole_after(self, moment: float) -> list[dict[str, Any]]:
         """The rounds with all clients that were closed after a moment."""
         return [r for at, r in self.history if at > moment and not r.get("missing")]
+
+    def closed_after(self, moment: float) -> int:
+        """How many rounds were closed after a moment."""
+        return sum(at > moment for at, _ in self.history)
 
     def calm(self, workload: str) -> None:
         """Wait until a run of this workload has done two rounds with all nodes."""
@@ -175,14 +180,15 @@ def try_node(nemesis: Nemesis, seed: int) -> str:
     node = 0 if name == "clock" else draw.choice([1, 2, 3])
     nemesis.calm(workload)
     usual = nemesis.usual_seconds()
-    lasts = {"clock": 30.0, "hung node": 60.0}.get(name, draw.uniform(3, 20))
+    lasts = {"clock": 30.0, "hung node": PATIENCE}.get(name, draw.uniform(3, 20))
     nemesis.deployment.wait(lambda: False, draw.uniform(0, usual))  # anywhere in a round
     fault, began = Fault(name, nemesis, node, draw), time.monotonic()
     fault.strike()
     instant = name.startswith(("kill", "replaced"))
     try:
         deadline = began + (0.0 if instant else lasts)
-        while time.monotonic() < deadline:
+        enough = HUNG_ROUNDS if name == "hung node" else MANY
+        while time.monotonic() < deadline and nemesis.closed_after(began) < enough:
             nemesis.deployment.watch()
             nemesis.look()
             fault.go_on()

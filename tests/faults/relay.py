@@ -116,8 +116,8 @@ def measure(mode: str, amount: float, echoes: int = 50, seed: int = 0) -> list[f
     server = socket.create_server(("127.0.0.1", 0))
     threading.Thread(target=answer, args=[server], daemon=True).start()
     relay, found = Relay(server.getsockname(), seed), []
+    client = socket.create_connection(("127.0.0.1", relay.port), timeout=5)
     try:
-        client = socket.create_connection(("127.0.0.1", relay.port), timeout=5)
         client.sendall(b"x")
         client.recv(1)
         relay.set(mode, amount)
@@ -131,8 +131,8 @@ def measure(mode: str, amount: float, echoes: int = 50, seed: int = 0) -> list[f
             found.append(time.monotonic() - began if back else float("inf"))
             if not back:
                 break
-        client.close()
     finally:
+        client.close()
         relay.close()
         server.close()
     return found
@@ -141,5 +141,6 @@ def measure(mode: str, amount: float, echoes: int = 50, seed: int = 0) -> list[f
 def answer(server: socket.socket) -> None:
     with contextlib.suppress(OSError):
         connection, _ = server.accept()
-        while data := connection.recv(MOST):
-            connection.sendall(data)
+        with connection:
+            while data := connection.recv(MOST):
+                connection.sendall(data)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -150,6 +151,26 @@ def test_the_checker_knows_who_may_miss_a_round_and_for_how_long(name, missed, a
 
     found = judge(3, name, 1, [{"missing": who} for who in missed], after)
     assert (fault in found and "seed 3" in found) if fault else not found
+
+
+def test_killed_runs_go_on_and_folders_are_shared():
+    """In a process of its own, since it forks: by `make faults` itself, from its front door."""
+    words = [sys.executable, "-m", "tests.faults", "kills=4", "disks=2", "shared=1", "seed=1"]
+    root = Path(__file__).parents[2]
+    found = subprocess.run(words, capture_output=True, text=True, cwd=root)
+    assert found.returncode == 0, found.stderr
+    lines = [line for line in found.stdout.splitlines() if line.startswith("|")][2:]
+    assert [line.split("|")[3].strip() for line in lines] == ["0", "0", "0"]
+
+
+def test_a_fork_that_waits_is_told_from_one_that_is_given_no_time(monkeypatch):
+    monkeypatch.setattr(Ended, "forked", True)
+    monkeypatch.setattr("tests.faults.command.main", lambda words: time.sleep(60))
+    assert Ended([], 0.5).fault.startswith("HANG no end after 0.5 s")
+    monkeypatch.setattr("tests.faults.command.main", lambda words: os.kill(os.getpid(), 9))
+    assert Ended([]).fault.startswith("KILLED by signal 9")
+    monkeypatch.setattr("tests.faults.command.main", lambda words: 1 // 0)
+    assert "ZeroDivisionError" in Ended([]).fault
 
 
 def test_what_hangs_and_what_is_no_sentence_is_told():

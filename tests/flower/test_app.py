@@ -83,7 +83,8 @@ def spread(whole: Path, folder: Path) -> list[NodeFile]:
     for node, own in enumerate(("ab", "cde", "f")):
         path = folder / f"{node}.csv"
         path.write_text("\n".join(line for line in lines if line[0] in own + "h") + "\n")
-        files.append(NodeFile(data=str(path), memory=str(folder / f"memory{node}")))
+        memory = str(folder / f"memory{node}")
+        files.append(NodeFile(data=str(path), memory=memory, smallest_client=1))
     return files
 
 
@@ -144,7 +145,7 @@ def test_a_node_whose_table_does_not_fit_is_told_before_it_joins(tmp_path, capsy
     app = tmp_path / "app"
     whole = table(tmp_path / "all.csv")
     assert cli.main(["deploy", "init", str(app), "ifca", str(whole), *TABLE]) == 0
-    (tmp_path / "node.toml").write_text('data = "mine.csv"\n')
+    (tmp_path / "node.toml").write_text('data = "mine.csv"\nsmallest_client = 1\n')
     (tmp_path / "mine.csv").write_text(whole.read_text())
     command = ["deploy", "check", str(tmp_path / "node.toml"), "--app", str(app)]
     capsys.readouterr()

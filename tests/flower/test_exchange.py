@@ -175,7 +175,9 @@ def impatient(monkeypatch):
     """A tenth of a second is a fair time."""
     monkeypatch.setattr(punctuality, "FAIR_SECONDS", 0.1)
     monkeypatch.setattr(punctuality, "FIRST_SECONDS", 0.1)
-    monkeypatch.setattr(punctuality, "FAIR_TIMES", 0.0)
+    monkeypatch.setattr(punctuality, "AGAIN_SECONDS", 0.1)
+    for times in ("FAIR_TIMES", "LONGEST_TIMES", "AGAIN_TIMES"):
+        monkeypatch.setattr(punctuality, times, 0.0)
     monkeypatch.setattr(punctuality, "FIRST_TIMES", 0.0)
 
 

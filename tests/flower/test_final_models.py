@@ -64,7 +64,7 @@ def make_nodes(tmp_path, words, target="class"):
         home.mkdir()
         own = frame[frame["site"].isin([f"s{2 * number}", f"s{2 * number + 1}"])]
         own.to_csv(home / "own.csv", index=False)
-        (home / "node.toml").write_text('data = "own.csv"\n')
+        (home / "node.toml").write_text('data = "own.csv"\nsmallest_client = 1\n')
         files.append(home / "node.toml")
     settings = [*NAMES, "rounds=3", "hidden=0", "evaluate=1"]
     words = [words[0], str(whole), *settings, *words[1:]]
@@ -257,7 +257,7 @@ def test_wrong_input_is_one_sentence(tmp_path, capsys):
 def test_a_method_that_clusters_samples_hands_out_nothing(tmp_path):
     words = ["k-fed", "k=2"]
     whole = write_rows(tmp_path / "all.csv", range(6))
-    (tmp_path / "node.toml").write_text('data = "all.csv"\n')
+    (tmp_path / "node.toml").write_text('data = "all.csv"\nsmallest_client = 1\n')
     write_app(
         tmp_path / "app",
         [words[0], str(whole), "client=site", "label=", words[1], f"out={tmp_path / 'run'}"],

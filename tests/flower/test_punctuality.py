@@ -3,6 +3,7 @@
 import pytest
 
 from coterie.flower.punctuality import (
+    AGAIN_SECONDS,
     FAIR_SECONDS,
     FIRST_SECONDS,
     LAST,
@@ -17,12 +18,19 @@ def test_a_node_has_a_few_times_what_it_took_before_for_the_same_step():
     for seconds in (10.0, 60.0, 20.0):
         punctuality.answered(1, "train", seconds)
     quick = [Answer(1.0, 100)]
-    assert punctuality.fair_seconds(1, "train", 100, quick) == 240.0
+    assert punctuality.fair_seconds(1, "train", 100, quick) == 90.0  # 1.5 times the longest
+    for _ in range(5):
+        punctuality.answered(1, "train", 25.0)
+    assert punctuality.fair_seconds(1, "train", 100, quick) == 100.0  # 4 times the median
+    punctuality.lapse(1)
+    assert punctuality.fair_seconds(1, "train", 100, quick) == 37.5  # it was late the last time
     assert punctuality.fair_seconds(1, "score", 100, quick) == FIRST_SECONDS  # another step
     assert punctuality.fair_seconds(2, "train", 100, quick) == FIRST_SECONDS  # another node
     for _ in range(LAST):
         punctuality.answered(1, "train", 0.1)
     assert punctuality.fair_seconds(1, "train", 100, quick) == FAIR_SECONDS
+    punctuality.lapse(1)
+    assert punctuality.fair_seconds(1, "train", 100, quick) == AGAIN_SECONDS
 
 
 def test_a_node_without_a_past_is_judged_by_others_and_their_samples():

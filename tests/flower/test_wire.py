@@ -1,4 +1,6 @@
+import importlib.util
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -98,3 +100,23 @@ def test_values_of_a_header_are_of_the_type_that_is_expected():
             packet.get(name, kind)
     with pytest.raises(BadPacket, match="the tensor `x` of a message is missing"):
         packet.tensor("x")
+
+
+def test_the_light_nodes_of_the_benchmark_speak_the_same_language():
+    path = Path(__file__).parents[2] / "benchmarks" / "light_nodes.py"
+    spec = importlib.util.spec_from_file_location("light_nodes", path)
+    light = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(light)
+    tensors = {"ids": torch.arange(3), "all.model": torch.rand(30_000), "size": torch.tensor([7])}
+    read = light.arrays_of(encode_packet(Packet({}, tensors)))
+    assert {name: array.tolist() for name, array in read.items()} == {
+        name: tensor.tolist() for name, tensor in tensors.items()
+    }
+    node = light.LightNode({"enrolment": {"app": "x"}, "samples": 7}, 2)
+    asked = {"do": "step", "of": "fedavg"}
+    reply = decode_packet(node.reply(encode_packet(Packet(asked, tensors))))
+    assert reply.header["fields"] == sorted(reply.tensors) == ["cluster", "model", "size"]
+    assert torch.allclose(reply.tensors["model"], tensors["all.model"][None], atol=1e-3)
+    enrolled = decode_packet(node.reply(encode_packet(Packet({"do": "enrol"}))))
+    assert enrolled.header["clients"] == ["light-0002"]
+    assert node.reply(encode_packet(Packet({"do": "score"}))) is None

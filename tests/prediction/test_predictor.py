@@ -81,6 +81,21 @@ def test_models_that_clients_fine_tuned_are_kept(tables, tmp_path):
     assert float((loaded.model("s2")(x).argmax(1) == y).double().mean()) == float(scores[2])
 
 
+def test_clients_of_withheld_clusters_are_new_ones(tables, tmp_path):
+    open_run = trained(coterie.IFCA(k=2, lr=0.05), tables["classes"])
+    run = trained(coterie.IFCA(k=2, lr=0.05), tables["classes"], withhold="clusters")
+    loaded = coterie.load_run(run.save(tmp_path))
+    rows = tables["classes"]
+    found = loaded.predictions(rows)
+    assert set(found.chosen) == {"labels"}
+    expected = open_run.predictor.predictions(rows)
+    assert (found.group == expected.group).all()
+    unlabelled = loaded.predictions(rows.drop(columns="outcome"))
+    assert set(unlabelled.chosen) == {"average"}
+    with pytest.raises(CoterieError, match="is known to that client alone"):
+        loaded.model("s0")
+
+
 def test_a_newcomer_chooses_as_it_does_in_serve(run, newcomers):
     rows = newcomers["classes"]
     found = run.predictor.predictions(rows, client=[f"new {site}" for site in rows.site])

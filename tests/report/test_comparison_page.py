@@ -10,6 +10,7 @@ from coterie.report.comparison_page import group_runs
 from coterie.report.figures import mean_curves
 from coterie.report.pages import render_page, write_page
 from coterie.report.run_files import read_run
+from coterie.report.template import LIBRARY, share_library
 from tests.report.test_run_page import HOSTILE, Elements, edit
 
 MakeRun = Callable[..., Path]
@@ -78,6 +79,20 @@ def test_written_page_is_linked_to_the_pages_of_its_runs(runs: list[Path], tmp_p
     written = write_page(runs, tmp_path / "all.html")
     links = [a["href"] for tag, a in Elements(written.read_text()).tags if tag == "a"]
     assert links == ["ifca-0/report.html"]
+
+
+def test_the_page_beside_the_shared_library_is_small_and_elsewhere_whole(
+    runs: list[Path], tmp_path: Path
+) -> None:
+    share_library(runs[0].parent)
+    beside = write_page(runs, runs[0].parent / "report.html").read_text()
+    assert f'<script src="{LIBRARY}">' in beside
+    assert len(beside) < 10**6
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    whole = write_page(runs, elsewhere / "report.html").read_text()
+    assert "<script src" not in whole
+    assert len(whole) > 10**6
 
 
 def test_runs_that_go_on_are_compared_by_what_they_have(runs: list[Path]) -> None:

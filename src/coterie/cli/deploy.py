@@ -8,11 +8,14 @@ import sys
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coterie.cli.predict import add_prediction_options, write_predictions
 from coterie.core.errors import SettingError
 from coterie.core.names import short_name
+
+if TYPE_CHECKING:
+    from coterie.flower.settings import App
 
 
 def add_deploy(commands: Any) -> None:
@@ -98,10 +101,17 @@ def deploy_init(options: argparse.Namespace) -> int:
 def deploy_check(options: argparse.Namespace) -> int:
     from coterie.flower.app import read_app
     from coterie.flower.node import Node
-    from coterie.flower.node_file import NodeFile
+    from coterie.flower.node_file import NodeFile, check_accepted
+    from coterie.flower.schema_exchange import describe_sums
 
     file = NodeFile.read(options.node)
-    node = Node(read_app(options.app, file.allow), file)
+    app = read_app(options.app, file.allow)
+    if app.learns_schema:
+        check_accepted(file, app)
+        print(f"{options.node}: a schema is learnt from the nodes, and this one says sums of")
+        print("\n".join(describe_sums(app, file)))
+        return 0
+    node = Node(app, file)
     sizes = node.train.sizes
     print(f"{options.node} fits the app in {options.app}:")
     names = ", ".join(node.names[:8]) + (", ..." if len(node.names) > 8 else "")
@@ -198,7 +208,7 @@ def deploy_local(options: argparse.Namespace) -> int:
         raise SettingError(f"--nodes must be at least 1, got {options.nodes}")
     if app.plan.federation_name == "table" and not options.data:
         raise SettingError("the app is about tables: say with --data which one the nodes share")
-    clients = len(app.data(options.data or "")[0])
+    clients = count_clients(app, options.data or "")
     if clients < options.nodes:  # a node without clients could not answer, and all would wait
         raise SettingError(
             f"--nodes must be at most {clients}, the clients that the nodes share, "
@@ -234,6 +244,16 @@ def deploy_local(options: argparse.Namespace) -> int:
         again = f"coterie deploy local {options.app} --nodes {options.nodes} --resume {out}"
         print(f"coterie: `{again}` goes on from the checkpoint", file=sys.stderr)
     return code
+
+
+def count_clients(app: App, data: str) -> int:
+    """How many clients the table or federation has that the nodes of an app share."""
+    from coterie.flower.node_file import NodeFile
+    from coterie.flower.schema_exchange import own_sums
+
+    if app.learns_schema:
+        return len(own_sums(app, NodeFile(data=data)).clients.names)
+    return len(app.data(data)[0])
 
 
 def remove_nodes(home: Path, nodes: list[Path]) -> None:

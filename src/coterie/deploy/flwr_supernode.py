@@ -33,6 +33,8 @@ PULL_TIMES = 5.0  # as long as the last request took
 REPLY_SECONDS = 0.02  # between two looks for the worker's reply
 TASK_SECONDS = 0.5  # between two looks at the worker's task, while its reply is waited for
 RUN_SECONDS = 5.0  # between two questions whether the run goes on
+ACTIVATE_SECONDS = 25.0  # for which a SuperNode asks to be let in, where it is refused
+ACTIVATE_PAUSE = 1.0  # between two requests
 NOT_FETCHED = "a message could not be fetched as a whole"
 NOT_ANSWERED = "the worker of the node gave up a message without a reply"
 
@@ -169,6 +171,28 @@ class BusyNode:
         self.store.delete_objects_in_run(self.message.metadata.run_id)
 
 
+def ask_again(activate: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """A SuperNode's request to be let in, which is made again where it is refused.
+
+    One that was killed counts as alive for 20 s, and until then its key is in use. The new one
+    waits here, with its worker ready, in place of being started again and again.
+    """
+    import httpx
+
+    def ask(client: Any, request: Any) -> Any:
+        deadline = time.monotonic() + ACTIVATE_SECONDS
+        while True:
+            try:
+                return activate(client, request)
+            except httpx.HTTPStatusError as error:
+                signed = error.response.status_code != httpx.codes.UNAUTHORIZED
+                if not signed or time.monotonic() > deadline:
+                    raise
+            time.sleep(ACTIVATE_PAUSE)
+
+    return ask
+
+
 def end_with_thread(failed: threading.ExceptHookArgs) -> None:
     """End the SuperNode when a thread of it ends with an error, as that of the heartbeats.
 
@@ -196,13 +220,14 @@ def run_supernode() -> None:
     from flwr.supernode import fleet_http_connection, start_client_internal
     from flwr.supernode.cli import flower_supernode
 
-    busy = BusyNode()
+    busy, fleet = BusyNode(), vars(fleet_http_connection)["FleetHttpClient"]
     for module, name, value in (
         (heartbeat, "HEARTBEAT_DEFAULT_INTERVAL", HEARTBEAT_SECONDS),
         (fleet_http_connection, "HEARTBEAT_DEFAULT_INTERVAL", HEARTBEAT_SECONDS),
         (start_client_internal, "time", AdaptiveSleep(busy.check)),
         (start_client_internal, "_pull_and_store_message", busy.fetch),
         (start_client_internal, "_push_messages", busy.push),
+        (fleet, "ActivateNode", ask_again(fleet.ActivateNode)),
     ):
         assert hasattr(module, name), f"this Flower has no {module.__name__}.{name}"
         setattr(module, name, value)

@@ -60,7 +60,7 @@ OUTCOME = (
     *("result.json", "quality.json", "clients.json", "pictures.json", "samples.json"),
     "report.html",
 )
-CHECKED = ("config.json", "schema.json", "map.npz", *OUTCOME[:-1])
+CHECKED = ("config.json", "schema.json", "map.npz", "rounds.crc", *OUTCOME[:-1])
 ON_THE_WAY = (
     *("rounds.jsonl", "rounds.crc"),
     *("copies.jsonl", "copies.crc", "copies.jsonl.gz", "map.npz"),

@@ -20,6 +20,7 @@ from coterie.files import (
     parse_json,
     read_checked_lines,
     read_plain_file,
+    remove_checksums,
     to_json,
     write_atomically,
     write_lines,
@@ -49,6 +50,7 @@ class History:
 
     def replace(self, records: Sequence[Any]) -> None:
         """Let rounds.jsonl hold other records than those that were appended."""
+        remove_checksums(self.folder)
         write_lines(self.folder / ROUNDS, [to_json(record) for record in records])
 
     def pack(self, name: str) -> None:

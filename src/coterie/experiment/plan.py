@@ -56,6 +56,7 @@ def load(name: str, *, seed: int = 0, **settings: Any) -> tuple[Federation, Task
     federation_class = resolve("federation", name)
     suggested = suggestions(federation_class)
     network_class = resolve("network", settings.get("network") or suggested["network"])
+    suggested = understood(suggested, network_class)
     check_no_clash([federation_class, network_class, NetworkChoice])
     known = setting_names(federation_class, network_class, NetworkChoice)
     for key in settings:
@@ -179,6 +180,7 @@ def make_plan(words: list[str], *, alone: bool = False) -> Plan:
     command = shlex.join(["coterie", "run", algorithm, word, *pairs])
     algorithm, federation = full_name("algorithm", algorithm), full_name("federation", federation)
     suggested = suggestions(owners.federation, owners.algorithm, algorithm)
+    suggested = understood(suggested, owners.network)
     own = setting_names(*owners)
     plain, grid = parse_grid(pairs, owners.algorithm, owners.network)
     given = parse_settings(plain, owners)
@@ -195,6 +197,23 @@ def make_plan(words: list[str], *, alone: bool = False) -> Plan:
     for owner, several in ((plan.algorithm, of_method), (plan.network, plan.network_grid)):
         list(grid_points(owner, several))  # refuses a value that it does not take
     return plan._replace(asks_for_network=bool(network))
+
+
+def understood(suggested: dict[str, Any], network: type[Any]) -> dict[str, Any]:
+    """What is suggested, without the values that only another network would take.
+
+    >>> understood({"hidden": "auto", "rounds": 9}, resolve("network", "realnvp"))
+    {'rounds': 9}
+    >>> understood({"hidden": "auto", "rounds": 9}, resolve("network", "mlp"))
+    {'hidden': 'auto', 'rounds': 9}
+    """
+    refused = set()
+    for name in set(suggested) & set(setting_names(network)):
+        try:
+            make_settings(network, {name: suggested[name]})
+        except SettingError:
+            refused.add(name)
+    return {name: value for name, value in suggested.items() if name not in refused}
 
 
 def with_clusters_found(plan: Plan, given: Collection[str], *, alone: bool) -> Plan:

@@ -102,13 +102,13 @@ def automatic_values(
     """The values of a grid; those of "auto" are written out, which only k may be."""
     found, known = dict(grid), setting_names(type(algorithm))
     for name, values in found.items():
-        if name not in known:
-            near = did_you_mean(name, known) or "; those of the network are in the task"
-            raise SettingError(f"{type(algorithm).__name__} has no setting named {name}{near}")
         if values == AUTO and name == traits_of(algorithm).clusters:
             found[name] = AutomaticValues()
         elif isinstance(values, str):
             raise SettingError(f"`{name}` of a grid must be a list of values, got {values!r}")
+        if name not in known:
+            near = did_you_mean(name, known) or "; those of the network are in the task"
+            raise SettingError(f"{type(algorithm).__name__} has no setting named {name}{near}")
     return found
 
 

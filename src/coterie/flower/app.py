@@ -184,7 +184,8 @@ def dependencies(names: list[str]) -> list[str]:
 def app_from_arguments(arguments: list[str]) -> App:
     """The app with the arguments of `coterie run` and settings of the network among them.
 
-    If it is about a table, the schema is learnt from that table.
+    If it is about a table, the schema is learnt from that table; where none is named, from the
+    nodes when a run begins.
     """
     of_network = [a for a in arguments if a.partition("=")[0] in NETWORK_NAMES and "=" in a]
     rest = [a for a in arguments if a not in of_network]
@@ -193,7 +194,7 @@ def app_from_arguments(arguments: list[str]) -> App:
     plan = make_plan(rest, alone=True)
     network = read_network_settings(of_network)
     schema = None
-    if plan.federation_name == "table":
+    if plan.federation_name == "table" and plan.federation.path:
         federation = plan.build()
         plan.prepare(federation)  # refuses what the algorithm cannot learn on
         schema = federation.schema

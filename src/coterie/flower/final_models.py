@@ -207,7 +207,7 @@ def final_facts(node: Node, packet: Packet, *, own_only: bool) -> dict[str, Any]
         "own_only": own_only,
         "own_left_out": "",
         "samples": None,
-        "app": node.app.fingerprint,
+        "app": node.app.accepted_fingerprint,
         "run": packet.get("run", str),
     }
 
@@ -236,7 +236,7 @@ def load_final_models(file: NodeFile, app: App | None) -> Predictor:
             "is complete"
         )
     found = load_run(folder)
-    if app is not None and found.kept.facts.get("app") != app.fingerprint:
+    if app is not None and found.kept.facts.get("app") != app.accepted_fingerprint:
         raise SettingError(
             f"the model of this node is of another app: it was left by the run "
             f"{found.kept.facts.get('run')} of {found.kept.facts['algorithm']}"

@@ -55,6 +55,7 @@ class Mailbox:
         self.counts: dict[str, float] = dict(NO_COUNTS)
         self.missing: dict[str, str] = {}
         self.failure = ""
+        self.common: dict[str, Any] = {}  # goes with every message
         self.punctuality = Punctuality()
         self.overdue: dict[str, Sent] = {}
 
@@ -65,8 +66,11 @@ class Mailbox:
         from flwr.app import Message
 
         messages = [
-            Message(encode_packet(packet), node, "query", ttl=timeout + EXTRA_SECONDS)
-            for node, packet in packets.items()
+            Message(encode_packet(whole), node, "query", ttl=timeout + EXTRA_SECONDS)
+            for node, whole in (
+                (node, packet._replace(header={**self.common, **packet.header}))
+                for node, packet in packets.items()
+            )
         ]
         nobody, at = torch.arange(0), now()
         sent = [Sent(node, clients.get(node, nobody), label, at) for node in packets]

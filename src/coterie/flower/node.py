@@ -27,6 +27,8 @@ from torch import Tensor
 from coterie.core.errors import DataError
 from coterie.core.layout import frozen_digest
 from coterie.data.federation import Federation
+from coterie.data.tables.schema import Schema
+from coterie.data.tables.table_sums import TableSums
 from coterie.engine.client_memory import ClientMemory
 from coterie.engine.simulator import Simulator
 from coterie.evaluation.personal import FineTuning
@@ -47,6 +49,7 @@ from coterie.flower.node_scoring import score_clients
 from coterie.flower.node_steps import NodeSteps, find_step
 from coterie.flower.permission import check_app_allowed
 from coterie.flower.sample_kinds import encode_kinds
+from coterie.flower.schema_exchange import answer_question, own_sums, with_schema
 from coterie.flower.settings import App
 from coterie.flower.time_limit import time_limit
 from coterie.flower.wire import BadPacket, Packet, decode_packet, encode_packet
@@ -224,7 +227,8 @@ class NodeWorker:
     def __init__(self, file: NodeFile) -> None:
         self.file = file
         self.node: Node | None = None  # of the run that was last asked about
-        self.config: dict[str, Any] = {}
+        self.known: tuple[Mapping[str, Any], Any] = {}, None  # its settings, and schema if learnt
+        self.sums: tuple[str, TableSums] | None = None  # of which app, and what is said for it
 
     def __call__(self, message: Message, context: Context) -> Message:
         """The reply to a Flower message; a mistake is its text."""
@@ -241,26 +245,42 @@ class NodeWorker:
         began, told = time.perf_counter(), UNUSABLE
         try:
             with time_limit(self.file.longest_step):
-                app = self.read_settings(config)
-                told = UNFIT
+                if packet.header.get("do") == "learn":
+                    app, told = self.read_settings(config, None), UNFIT
+                    return answer_question(self.table_sums(app), packet)
+                schema = packet.header.get("schema")
+                app, told = self.read_settings(config, schema), UNFIT
                 if self.node is None or app.fingerprint != self.node.app.fingerprint:
                     self.node = Node(app, self.file)
                     note_left_out(self.node)
-                self.config = dict(config)
+                self.known = dict(config), schema
                 startup, told = time.perf_counter() - began, FAILED
                 reply = self.node.answer(packet)
             return Packet({**reply.header, "startup": startup}, reply.tensors)
         except Exception as error:
             raise told_to_server(error, told) from None
 
-    def read_settings(self, config: Mapping[str, Any]) -> App:
-        """The app with such settings, if the node's operator accepts them."""
-        if self.node is not None and config == self.config:
+    def read_settings(self, config: Mapping[str, Any], schema: Any) -> App:
+        """The app with such settings, if the node's operator accepts them.
+
+        `schema` is the one that was learnt for it, if it brings none.
+        """
+        if self.node is not None and (config, schema) == self.known:
             return self.node.app
         check_app_allowed(self.file.allow, config)
         app = App.from_config(config)
+        if schema is not None and app.learns_schema:
+            if not isinstance(schema, dict):
+                raise BadPacket("the schema of a message must be a dictionary")
+            app = with_schema(app, Schema.of(schema))
         check_accepted(self.file, app)
         return app
+
+    def table_sums(self, app: App) -> TableSums:
+        """What is said of this node's table for an app that brings no schema."""
+        if self.sums is None or self.sums[0] != app.fingerprint:
+            self.sums = app.fingerprint, own_sums(app, self.file)
+        return self.sums[1]
 
 
 def note_left_out(node: Node) -> None:

@@ -30,7 +30,10 @@ UNFIT = "the data of this node do not fit the app"
 FAILED = "the step could not be carried out"
 # Errors about what a server sent, in words that hold nothing else.
 TOLD = BadPacket, NotAllowed, MemoryRefusal
-LEAST = {"smallest_client": 1, "largest_model": 1, "longest_step": 1, "map_samples": 0}
+LEAST = {
+    **{"smallest_client": 1, "largest_model": 1, "longest_step": 1},
+    **{"map_samples": 0, "schema_rows": 1},
+}
 MOST = 10**12
 
 
@@ -50,6 +53,8 @@ class NodeFile:
     smallest_client: int = 5  # training samples that a client must have to take part
     largest_model: int = 10**8  # numbers that a model may have
     longest_step: int = 3600  # seconds that an answer may take
+    schema: bool = True  # whether it says sums of its table where an app brings no schema
+    schema_rows: int = 10  # rows of its table that must stand behind a name or a sum that it says
     map: bool = True  # whether its clients send what places them on the map of the report
     map_samples: int = 10  # training samples that a client must have to be on the map
 
@@ -99,7 +104,7 @@ def check_accepted(file: NodeFile, app: App) -> None:
 
     It has other settings than the app in the node's file, uses other columns, or other clients.
     """
-    if file.app and read_app(Path(file.app)).fingerprint != app.fingerprint:
+    if file.app and read_app(Path(file.app)).fingerprint != app.accepted_fingerprint:
         raise NotAllowed(NOT_ACCEPTED)
     table = app.plan.federation
     if app.schema is None or not isinstance(table, TableSettings):

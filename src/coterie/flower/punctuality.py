@@ -11,10 +11,13 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable
+from statistics import median
 from typing import NamedTuple
 
 FAIR_SECONDS = 20.0  # that everybody has at least
-FAIR_TIMES = 4.0  # as long as the longest of its last answers a node may take
+FAIR_TIMES = 4.0  # as long as the median of its last answers a node may take
+LONGEST_TIMES = 1.5  # as long as the longest of them, if that is more
+AGAIN_SECONDS, AGAIN_TIMES = 5.0, 1.5  # the same of the median for a node that was late before
 FIRST_SECONDS, FIRST_TIMES = 30.0, 10.0  # the same of others, for a node without a past
 LAST = 8  # answers that are remembered, of each node and step
 MOST_RESTS = 16  # exchanges for which a node is left out
@@ -63,11 +66,14 @@ class Punctuality:
     def fair_seconds(self, node: int, label: str, samples: int, others: Iterable[Answer]) -> float:
         """How long a node may take once there is a quorum.
 
-        Without a past it is judged by the others of the exchange, in proportion to the samples.
+        Without a past it is judged by the others of the exchange, in proportion to the samples. One
+        that was late the last time has had its chance, and holds up the others no more.
         """
         own = self.past.get((node, label))
+        if own and node in self.lapses:
+            return max(AGAIN_SECONDS, AGAIN_TIMES * median(own))
         if own:
-            return max(FAIR_SECONDS, FAIR_TIMES * max(own))
+            return max(FAIR_SECONDS, FAIR_TIMES * median(own), LONGEST_TIMES * max(own))
         usual = [each.seconds * max(1.0, samples / max(each.samples, 1)) for each in others]
         return max([FIRST_SECONDS, *(FIRST_TIMES * seconds for seconds in usual)])
 

@@ -41,6 +41,8 @@ class Roster:
         self.grid = grid
         self.app = app
         self.mailbox = Mailbox(grid, pace)
+        if app.learnt and app.schema is not None:
+            self.mailbox.common["schema"] = app.schema.raw()
         self.owners = owners or ClientOwners(None)
         self.nodes: dict[int, NodeInfo] = {}  # those that are online and have enrolled
         self.refused: set[int] = set()  # those that may not take part

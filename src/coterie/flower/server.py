@@ -21,6 +21,7 @@ from coterie.flower.evaluation import NetworkScorer
 from coterie.flower.final_models import hand_out_models
 from coterie.flower.mailbox import Pace, emit_warning
 from coterie.flower.owners import ClientOwners, owners_file
+from coterie.flower.schema_exchange import app_with_schema
 from coterie.flower.settings import App
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def run_server(
         with RunFolder(out).locked():  # refused before anybody waits for nodes
             pass
     before = known_clients(out) if resume else None
+    app = app_with_schema(app, grid, out if before else None, pace or Pace())
     run_name = before["run"] if before else secrets.token_hex(8)
     clients = dict(zip(before["clients"], before["sizes"], strict=True)) if before else None
     network = join_network(

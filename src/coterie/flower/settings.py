@@ -72,6 +72,7 @@ class App:
     plan: Plan
     network: NetworkSettings
     schema: Schema | None = None
+    learnt: bool = False  # whether nodes made the schema, which the app itself then lacks
 
     def __post_init__(self) -> None:
         taken = {*NETWORK_NAMES, "algorithm", "federation", "schema"}
@@ -127,11 +128,25 @@ class App:
         }
         return found if self.schema is None else {**found, "schema": json.dumps(self.schema.raw())}
 
+    @property
+    def learns_schema(self) -> bool:
+        """Whether its schema is to be learnt from the nodes when a run begins."""
+        return self.plan.federation_name == "table" and self.schema is None
+
     @cached_property
     def fingerprint(self) -> str:
         """A hash of what server and nodes must agree on."""
         what = {name: v for name, v in self.config().items() if name not in NETWORK_NAMES}
         return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def accepted_fingerprint(self) -> str:
+        """The same of the app as it was handed out, without a schema that was learnt since."""
+        return (
+            replace(self, schema=None, learnt=False).fingerprint
+            if self.learnt
+            else self.fingerprint
+        )
 
     def data(self, path: str) -> tuple[Federation, Task]:
         """The data of a node, its own file or folder, or those of the federation by name."""
@@ -141,7 +156,7 @@ class App:
                 raise SettingError(f"this app runs on {name}, so a node has no `data` of its own")
             return plan.prepare(plan.hold_out(plan.build()))
         if self.schema is None:
-            raise SettingError("the app has no schema: make it anew with `coterie deploy init`")
+            raise SettingError("the app has no schema yet: nodes make it when a run begins")
         settings = replace(plan.federation, path=path)  # never one that the server names
         if not path:
             raise SettingError('a node of this app needs its own table: data = "FILE" in its file')

@@ -42,7 +42,7 @@ TYPES = {
 SMALL = 2**16  # bytes of tensors that travel with the header
 MAX_HEADER = 2**24  # characters
 MAX_DIMENSIONS = 8
-KINDS = {dict: "dictionary", list: "list"}  # of what a text of the header may say
+KINDS: dict[type, str] = {dict: "dictionary", list: "list"}  # of what a text of the header may say
 
 
 class BadPacket(CoterieError):
@@ -85,8 +85,9 @@ def encode_packet(packet: Packet) -> RecordDict:
             together += data
         else:
             arrays[name] = Array(dtype=kind, shape=tuple(values.shape), stype=RAW_BYTES, data=data)
-    words = {"json": json.dumps(packet.header), "small": json.dumps(small), "bytes": together}
-    return RecordDict({HEADER: ConfigRecord(words), TENSORS: ArrayRecord(arrays)})
+    texts = {"json": json.dumps(packet.header), "small": json.dumps(small)}
+    words = ConfigRecord({**texts, "bytes": together})
+    return RecordDict({HEADER: words, TENSORS: ArrayRecord(arrays)})
 
 
 def decode_packet(content: RecordDict) -> Packet:
@@ -101,8 +102,8 @@ def decode_packet(content: RecordDict) -> Packet:
         raise BadPacket("the header of a message must be two texts and bytes")
     if not isinstance(arrays, ArrayRecord):
         raise BadPacket("the tensors of a message must be arrays")
-    header = read_text(record["json"], dict)
-    tensors = decode_small(read_text(record["small"], list), record["bytes"])
+    header = read_words(record["json"], dict)
+    tensors = decode_small(read_words(record["small"], list), record["bytes"])
     for name, array in arrays.items():
         if array.stype != RAW_BYTES or name in tensors:
             raise BadPacket(f"{name} is of an unknown type or there twice: {array.stype}")
@@ -110,7 +111,7 @@ def decode_packet(content: RecordDict) -> Packet:
     return Packet(header, tensors)
 
 
-def read_text(text: Any, kind: type) -> Any:
+def read_words(text: Any, kind: type) -> Any:
     """What a text of the header says, a dictionary or a list."""
     if not isinstance(text, str) or len(text) > MAX_HEADER:
         raise BadPacket(f"the header of a message must be a text of at most {MAX_HEADER} letters")

@@ -13,7 +13,7 @@ from coterie.report import figures
 from coterie.report.headline import metric_text, run_warnings, setting_text
 from coterie.report.palette import colour
 from coterie.report.run_files import RunFiles
-from coterie.report.template import fill_template
+from coterie.report.template import LIBRARY, fill_template
 
 Groups = dict[str, dict[str, list[RunFiles]]]  # federation -> label -> runs
 
@@ -115,7 +115,9 @@ def render_comparison(
         ],
     }
     data: dict[str, Any] = {"figures": charts, "map": None, "tables": []}
-    return fill_template("runs.html.j2", context, data, live)
+    # Beside the runs of a sweep lies what draws the charts of all; the page is small then.
+    shared = place is not None and not live and (place / LIBRARY).is_file()
+    return fill_template("runs.html.j2", context, data, live, LIBRARY if shared else "")
 
 
 def listed_metrics(labels: dict[str, list[RunFiles]], judge: str) -> list[tuple[str, str]]:

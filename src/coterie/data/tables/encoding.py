@@ -20,6 +20,7 @@ from coterie.data.tables.columns import (
     text_as_numbers,
 )
 from coterie.data.tables.statistics import (
+    Moments,
     category_counts,
     column_moments,
     largest_second_moment,
@@ -116,11 +117,18 @@ def fit_encoder(
         counts = total_counts(category_counts(values, train.offsets, len(column.categories)))
         return fit_one_hot(column, counts, categories)
     told = column_moments(values, train.offsets)
-    indicator = told.known < len(values)
+    return fit_number(column.name, told, len(values), column.kind == "date", standardise)
+
+
+def fit_number(
+    name: str, told: Moments, rows: int, date: bool, standardise: bool
+) -> Scaled | Indicator | str:
+    """How to write a column of numbers, by what its `rows` training rows amount to."""
+    indicator = told.known < rows
     if told.constant:
-        return Indicator(column.name) if indicator and told.known else "constant"
+        return Indicator(name) if indicator and told.known else "constant"
     centre, scale = (told.mean, told.deviation) if standardise else (0.0, 1.0)
-    return Scaled(column.name, centre, scale, told.mean, indicator, column.kind == "date")
+    return Scaled(name, centre, scale, told.mean, indicator, date)
 
 
 def fit_one_hot(column: Column, counts: Rows, categories: int) -> OneHot | str:
@@ -165,10 +173,19 @@ def shared_unit(x: NDArray[np.float32], offsets: Rows, most: float) -> float:
     >>> shared_unit(x, np.array([0, 1, 2]), 1.0), shared_unit(x, np.array([0, 1, 2]), 25.0)
     (5.0, 1.0)
     """
-    largest = max(
+    return unit_of(largest_of_clients(x, offsets, most), most)
+
+
+def largest_of_clients(x: NDArray[np.float32], offsets: Rows, most: float) -> float:
+    """The largest eigenvalue of any client's mean of x x'; where none exceeds `most`, a bound."""
+    return max(
         largest_second_moment(x[begin:end], most)
         for begin, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
     )
+
+
+def unit_of(largest: float, most: float) -> float:
+    """What to divide features by whose largest eigenvalue is `largest`, and may be `most`."""
     return float((largest / most) ** 0.5) if largest > most else 1.0
 
 

@@ -64,9 +64,17 @@ def column_moments(values: Floats, offsets: NDArray[np.int64]) -> Moments:
         return Moments(0.0, 0.0, 0.0)
     rough = float(first.total.sum()) / count
     second = client_sums(values, offsets, about=rough)
-    slip = float(second.total.sum()) / count  # what rounding did to the mean
-    variance = float(second.squares.sum()) / count - slip * slip
-    return Moments(count, rough + slip, max(variance, 0.0) ** 0.5)
+    return moments_about(count, rough, float(second.total.sum()), float(second.squares.sum()))
+
+
+def moments_about(count: float, rough: float, total: float, squares: float) -> Moments:
+    """Mean and deviation of `count` values from sums of their distances to a `rough` mean.
+
+    >>> moments_about(3, 2.0, 3.0, 11.0)
+    Moments(known=3, mean=3.0, deviation=1.632993161855452)
+    """
+    slip = total / count  # what rounding did to the mean
+    return Moments(count, rough + slip, max(squares / count - slip * slip, 0.0) ** 0.5)
 
 
 def largest_second_moment(x: NDArray[np.float32], enough: float) -> float:
