@@ -26,6 +26,12 @@ def test_no_node_counts_for_more_than_its_share():
     assert claim_factors(nodes([0], [1], [2, 3]), sizes, 1.0).tolist() == [1, 1, 1, 1]
 
 
+def test_a_node_with_more_clients_or_somewhat_larger_ones_counts_as_it_is():
+    sizes = torch.tensor([20, 25, 30, 200, 150, 20])
+    for held in (nodes([0], [1, 2, 3, 4], [5]), nodes([0], [3], [1, 2])):
+        assert claim_factors(held, sizes, 0.5).tolist() == [1] * 6
+
+
 class LyingGrid(FakeGrid):
     """The third node claims so many samples for each client, in all that it says."""
 

@@ -151,10 +151,10 @@ def test_an_upload_is_of_as_many_samples_as_the_smallest_client_has(settings, al
     from coterie.flower.node_file import check_batch
 
     if allowed:
-        check_batch(NodeFile(), IFCA(k=2, **settings))
+        check_batch(NodeFile(smallest_client=10), IFCA(k=2, **settings))
         return
     with pytest.raises(SettingError, match=r"samples \(`batch`\) is of fewer"):
-        check_batch(NodeFile(), IFCA(k=2, **settings))
+        check_batch(NodeFile(smallest_client=10), IFCA(k=2, **settings))
 
 
 def test_with_an_accepted_app_no_step_of_another_algorithm_is_carried_out():

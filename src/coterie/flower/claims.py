@@ -1,7 +1,8 @@
 """How much the samples that a node claims to have may count for.
 
 Where models are weighted by samples, a node that claims very many owns the model. With several
-nodes none counts for more than `most_share` of all samples: what it sends is weighted down to that.
+nodes none that claims clients far larger than those of the others counts for more than `most_share`
+of all samples: what it sends is weighted down to that.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from coterie.core.fields import Role, roles
 from coterie.flower.replies import NodeReply
 
 SEVERAL = 3  # nodes: of two, one always has half
+FAR_LARGER = 10  # times the median client of the other nodes
 
 
 def claim_factors(nodes: Sequence[Tensor], sizes: Tensor, most: float) -> Tensor:
@@ -40,7 +42,9 @@ def claim_factors(nodes: Sequence[Tensor], sizes: Tensor, most: float) -> Tensor
     behind = torch.cat([claimed[1:].flip(0).cumsum(0).flip(0), nobody])
     allowed = (before + behind) * most / (1 - most)
     for own, factor in zip(nodes, (allowed / claimed).clamp_max(1.0).tolist(), strict=True):
-        factors[own] = factor
+        others = torch.cat([sizes[other] for other in nodes if other is not own])
+        if factor < 1 and int(sizes[own].max()) > FAR_LARGER * int(others.median()):
+            factors[own] = factor
     return factors
 
 

@@ -50,7 +50,7 @@ class NodeFile:
     # of its table the columns that an app may use, as in columns = ["age", "outcome"]; empty: all
     columns: frozenset[str] = frozenset()
     client: str = ""  # the only column that may name clients; empty: any that it offers
-    smallest_client: int = 10  # training samples that a client must have to take part
+    smallest_client: int = 5  # training samples that a client must have to take part
     largest_model: int = 10**8  # numbers that a model may have
     longest_step: int = 3600  # seconds that an answer may take
     schema: bool = True  # whether it says sums of its table where an app brings no schema
