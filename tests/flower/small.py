@@ -26,7 +26,7 @@ SIZES = [6, 9, 12, 7, 12, 10, 8, 5, 11]
 class SmallApp:
     """What server and nodes need of an app: the algorithm, the small federation and its network."""
 
-    schema = None
+    schema, learnt = None, False
     fingerprint = "small"
 
     def __init__(self, algorithm, sizes=SIZES, network=None, order=None, **settings):
