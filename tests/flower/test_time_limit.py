@@ -37,3 +37,17 @@ def test_what_ends_in_time_is_left_alone_then_and_later():
     with pytest.raises(ValueError, match="its own"), time_limit(0.2):
         raise ValueError("its own")
     work(0.3)
+
+
+def test_the_start_of_the_timer_itself_is_not_ended_half_way(monkeypatch):
+    start, entered = threading.Timer.start, []
+
+    def slow_start(timer):
+        start(timer)
+        work(0.05)
+
+    monkeypatch.setattr(threading.Timer, "start", slow_start)
+    with pytest.raises(TookTooLong), time_limit(0.001):
+        entered.append(True)
+        work(60)
+    assert entered

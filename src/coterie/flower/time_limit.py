@@ -24,9 +24,11 @@ def time_limit(seconds: float) -> Iterator[None]:
 
     It ends between two instructions of Python: a single product of matrices is not interrupted.
     """
-    thread, lock, over = threading.get_ident(), threading.Lock(), threading.Event()
+    thread, lock = threading.get_ident(), threading.Lock()
+    begun, over = threading.Event(), threading.Event()
 
     def stop() -> None:
+        begun.wait()  # never while the timer itself is started, which cannot be ended half-way
         with lock:
             if not over.is_set():
                 kind = ctypes.py_object(TimeIsUp)
@@ -37,6 +39,7 @@ def time_limit(seconds: float) -> Iterator[None]:
     try:
         try:
             timer.start()
+            begun.set()
             yield
         finally:  # time may be up even here
             with lock:
