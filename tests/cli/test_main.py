@@ -75,6 +75,7 @@ def test_a_run_leaves_its_folder(tmp_path, capsys):
     assert main(["run", *SMALL, "--out", str(tmp_path / "r")]) == 0
     assert {path.name for path in (tmp_path / "r").iterdir()} == {
         "config.json",
+        "outcome.crc",
         "rounds.crc",
         "rounds.jsonl",
         "checkpoint.safetensors",

@@ -8,6 +8,7 @@ Below them are the tests of what we make of these symbols.
 import ast
 import importlib
 import inspect
+import signal
 import threading
 import time
 import zipfile
@@ -449,9 +450,17 @@ def test_a_message_that_cannot_be_answered_is_dropped_and_the_worker_goes_on(
     assert supernode.ended == ["failed", "failed"]
 
 
+@pytest.fixture
+def in_the_background():
+    """As in a process that a script has started with `&`: Ctrl-C is ignored."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("refused", [False, True])
 def test_a_step_whose_run_ends_while_it_is_computed_ends_the_worker(
-    supernode, monkeypatch, tmp_path, refused
+    supernode, monkeypatch, tmp_path, refused, in_the_background
 ):
     from flwr.supernode.runtime import run_clientapp
 
@@ -471,8 +480,10 @@ def test_a_step_whose_run_ends_while_it_is_computed_ends_the_worker(
     supernode.SendTaskHeartbeat = beat
     supernode.PushTaskOutput = lambda request: supernode.ended.append(request.sub_status)
     monkeypatch.setattr(run_clientapp, "pull_task_input", lambda client: ("m", None, None, None))
+    began = time.monotonic()
     with pytest.raises(CoterieError, match="a run ended while a step of it was computed"):
         answer_messages(handle, "x:1", b"secret", tmp_path / "ready")
+    assert time.monotonic() - began < 25  # it slept
     assert supernode.ended == ["failed"]
 
 

@@ -144,7 +144,8 @@ def test_lost_replies_cost_their_clients_and_nothing_else(name, tmp_path):
     if asks_some(name):
         assert 0 < answered[1] <= 6
     else:
-        assert answered == [9, 6, 9]
+        # Who is late twice in a row, as in a round of two exchanges, is left out of the next two.
+        assert answered == ([9, 6, 6] if name == "feddane" else [9, 6, 9])
         assert run.records[1]["silent"] >= 3
     assert run.evaluation.serving.ids.tolist() == OF_NODE[1] + OF_NODE[3]
     for path, value in state_tensors(run.state).items():

@@ -142,6 +142,7 @@ def test_where_clusters_are_withheld_nobody_is_placed_on_a_map(tmp_path):
         assert run.metrics["accuracy"] == pytest.approx(simulated(words).metrics["accuracy"])
 
 
+@pytest.mark.filterwarnings("ignore:node . .* is late with score:coterie.CoterieWarning")
 @pytest.mark.parametrize("silent", [(3,), (1, 2, 3)])
 def test_nodes_that_are_silent_cost_their_clients_where_clusters_are_withheld(tmp_path, silent):
     def fault(node, header):

@@ -137,7 +137,7 @@ FAULTS = {
     "models.view(7, -1, 3)": ("RuntimeError", "shape '[7, -1, 3]' is invalid"),
     "models.nothing": ("AttributeError", "has no attribute 'nothing'"),
     "assert len(models) > 9, 'few'": ("AssertionError", "AssertionError: few"),
-    "cohort.loss(models[:, 1:])": ("", "`models` must be"),
+    "cohort.loss(models[:, 1:])": ("CoterieError", "`models` must be"),
 }
 
 
@@ -157,12 +157,9 @@ def test_what_fails_in_a_step_on_a_node_is_told_with_its_line_and_no_folder(
     said = str(failure.value)
     assert said.startswith("all nodes reply with an error: ")
     kind, logged = FAULTS[fault]
-    if kind:
-        told = rf"\({kind}, {file.name}, line \d+, in train\); the node's log says why"
-        assert re.search(told, said), said
-        assert logged not in said
-        assert logged in caplog.text + capfd.readouterr().err
-    else:  # a sentence of coterie's own
-        assert re.search(r"`models` must be .*, got \[1, 34\]", said), said
+    told = rf"\({kind}, {file.name}, line \d+, in train\); the node's log says why"
+    assert re.search(told, said), said
+    assert logged not in said
+    assert logged in caplog.text + capfd.readouterr().err
     assert "\n" not in said
     assert str(own.folder) not in said

@@ -2,12 +2,13 @@
 
 import functools
 
+import numpy as np
 import pytest
 import torch
 
 pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 
-from flwr.app import ArrayRecord
+from flwr.app import Array, ArrayRecord
 
 from coterie.flower.replies import read_enrolment
 from coterie.flower.wire import BadPacket, Packet
@@ -73,9 +74,8 @@ def longer_header(header, tensors):
 
 
 def truncated(reply):
-    record = reply.content["arrays"]
-    name = next(name for name, array in record.items() if array.dtype == "float32")
-    record[name].data = record[name].data[:-4]
+    record = reply.content["words"]
+    record["bytes"] = record["bytes"][:-4]
     return reply
 
 
@@ -85,9 +85,9 @@ def another_record(reply):
 
 
 def pickled(reply):
-    record = reply.content["arrays"]
-    name = next(iter(record))
-    record[name].stype = "numpy.ndarray"
+    values = np.zeros(3, dtype=np.float32)
+    reply.content["arrays"] = ArrayRecord({"model": Array(values)})  # as Flower packs them
+    assert reply.content["arrays"]["model"].stype == "numpy.ndarray"
     return reply
 
 

@@ -2,7 +2,7 @@
 
 import functools
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import pytest
 import torch
@@ -13,6 +13,7 @@ pytest.importorskip("flwr", reason="the extra `flower` is not installed")
 from coterie import FedAvg, FeSEM, KFed, OneShot
 from coterie.channel.lost_replies import LoseReplies
 from coterie.checks import short_run, small_federation
+from coterie.core.algorithm import Traits
 from coterie.core.clients import Call, Stacked, on_client
 from coterie.core.errors import CoterieError, SettingError
 from coterie.core.fields import Cluster, Loss, Model, Size
@@ -104,11 +105,27 @@ def test_a_reply_that_cannot_be_true_is_refused(change, says):
         exchange().read(IDS, reply(**change))
 
 
-def test_only_a_fold_knows_how_many_clusters_there_are():
-    far = reply(home=torch.tensor([0, 1, 99]))
-    assert exchange().read(IDS, far).upload.home.tolist() == [0, 1, 99]
-    with pytest.raises(BadPacket, match="knows 5 clusters, got another"):
-        exchange(ByCluster(5, {"weights": "models"})).read(IDS[:2], reply_for(2, far))
+def test_there_are_as_many_clusters_as_the_fold_has():
+    last = reply(home=torch.tensor([0, 1, 4]))
+    assert exchange().read(IDS, last).upload.home.tolist() == [0, 1, 4]
+    with pytest.raises(BadPacket, match="knows 3 clusters, got another"):
+        exchange(ByCluster(3, {"weights": "models"})).read(IDS[:2], reply_for(2, last))
+
+
+@pytest.mark.parametrize(("declared", "rows", "count"), [(2, 5, 2), (0, 5, 5), (0, 1, 4)])
+def test_without_a_fold_what_is_declared_counts_then_rows_and_clients(declared, rows, count):
+    @dataclass(frozen=True)
+    class Declared(Method):
+        traits: ClassVar[Traits] = Traits(clusters="groups")
+        groups: int = declared
+
+    call = Call(Declared().act, IDS, 0, (0, "round", 0, 0), {"models": torch.zeros(rows, 3)})
+    asking = StepExchange(call, Stacked(), ENROLLED)
+    last = torch.tensor([0, 0, count - 1])
+    assert torch.equal(asking.read(IDS, reply(home=last)).upload.home, last)
+    for beyond in (count, 10**18):
+        with pytest.raises(BadPacket, match=f"knows {count} clusters, got another"):
+            asking.read(IDS, reply(home=torch.tensor([0, 0, beyond])))
 
 
 def reply_for(count, packet):

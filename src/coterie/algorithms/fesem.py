@@ -79,7 +79,7 @@ class FeSEM(LocalTraining):
         made_of={
             "fesem": ("k", "kept"),
             "fedavg": ("lr",),
-            "one-shot": ("k", "fits", "weighting"),
+            "one-shot": ("k", "fits", "weighting", "kept"),
         },
     )
 

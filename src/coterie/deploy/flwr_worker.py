@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -67,6 +68,8 @@ def answer_messages(handle: Handle, supernode: str, secret: bytes, ready: Path) 
     shorten_fetch_waits()
     keep_steady_time()
     vars(heartbeat)["HEARTBEAT_DEFAULT_INTERVAL"] = TASK_HEARTBEAT_SECONDS
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # so a script starts what is in its `&`
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # by which a step is ended
     client = open_connection(RuntimeHttpClient, supernode, None, "SuperExec", signature)
     with contextlib.closing(client):
         ready.touch()
@@ -175,7 +178,8 @@ class TaskPulse:
         self.ready.touch()
         if not alive and self.busy and not self.over:
             self.over = True
-            signal.raise_signal(signal.SIGINT)
+            # To the thread that computes, so that waiting is interrupted as well.
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         return True
 
     @contextlib.contextmanager

@@ -280,7 +280,7 @@ class Run:
     def use(self, path: Path, *, resume: bool = False) -> RunFolder:
         """Leave files in a new folder, or go on from those of an earlier run."""
         folder = RunFolder.open(path, self.config, resume=resume)
-        with folder.unlocked_after_error():
+        with folder.unlocked_after_error(), self.training.health.record_warnings():
             folder.data = data_digest(self.federation)
             before = folder.restore(self.fingerprint_with, self.config) if resume else None
             folder.write_schema(self.federation)

@@ -358,7 +358,7 @@ class Training:
         self.teachers = notes.get("teachers", [])
         self.own_metrics = notes.get("metrics", {})
         self.health.collapsed = notes["collapsed"]
-        self.health.warnings = notes["warnings"]
+        self.health.warnings = [*notes["warnings"], *self.health.warnings]  # now of going on
         self.health.finite = notes.get("finite", True)
         self.population.memory.restore(tensors)
         self.population.go_to(len(records))

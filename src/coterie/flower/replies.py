@@ -96,15 +96,15 @@ def who_answered(ids: Tensor, reply: Packet) -> Tensor:
 def most_clusters(call: Call, fold: Fold[Any], clients: int) -> int:
     """How many clusters the uploads of a call may name: as many as its fold has.
 
-    Without, as many as the algorithm says, or as it sends rows that are the same for all clients;
-    where nobody knows, as many as there are clients.
+    Without, as many as the algorithm declares; where it declares nothing, as many as there are
+    clients, or rows that are sent to all of them.
     """
     step = call.step.func if isinstance(call.step, partial) else call.step
     algorithm = getattr(step, "__self__", None)
     of_fold = getattr(fold, "k", None)
     declared = getattr(algorithm, traits_of(algorithm).clusters or "", None)
     sent = [len(v) for v in call.message.values() if isinstance(v, Tensor) and v.dim() > 1]
-    return int(of_fold or declared or max(sent, default=0) or clients)
+    return int(of_fold or declared or max([*sent, clients]))
 
 
 def read_upload(label: str, kind: type, sizes: Tensor, k: int, reply: Packet) -> Any:
