@@ -48,16 +48,14 @@ class Relay:
         """End all connections."""
         self.closed = True
         for each in (self.listener, *self.open):
-            with contextlib.suppress(OSError):
-                each.close()
+            end(each)
 
     def _reset(self, connection: socket.socket) -> None:
         self.counts["reset"] += 1
         linger = b"\x01\x00\x00\x00\x00\x00\x00\x00"  # so that closing sends RST
         with contextlib.suppress(OSError):
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-            connection.shutdown(socket.SHUT_RDWR)
-            connection.close()
+        end(connection)
 
     def _accept(self) -> None:
         while not self.closed:
@@ -73,11 +71,14 @@ class Relay:
     def _join(self, ours: socket.socket) -> None:
         while self.mode == "cut" and not self.closed:
             time.sleep(0.05)
+        if self.closed:
+            end(ours)
+            return
         try:
             theirs = socket.create_connection(self.target, timeout=10)
             theirs.settimeout(None)
         except OSError:
-            ours.close()
+            end(ours)
             return
         self.open |= {ours, theirs}
         for source, sink in ((ours, theirs), (theirs, ours)):
@@ -90,9 +91,7 @@ class Relay:
                 sink.sendall(data)
         for each in (source, sink):
             self.open.discard(each)
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-                each.close()
+            end(each)
 
     def _hold(self) -> None:
         """Wait as the mode says before what was read is passed on."""
@@ -111,12 +110,21 @@ class Relay:
             self.counts["seconds"] += held
 
 
-def measure(mode: str, amount: float, echoes: int = 50, seed: int = 0) -> list[float]:
-    """Seconds of echoes through a relay; infinite where none came back in 5 s."""
+def end(connection: socket.socket) -> None:
+    """Close a socket, also for a thread that waits for it and where the other side has gone."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()
+
+
+def measure(
+    mode: str, amount: float, echoes: int = 50, seed: int = 0, most: float = 5.0
+) -> list[float]:
+    """Seconds of echoes through a relay; infinite where none came back in so many."""
     server = socket.create_server(("127.0.0.1", 0))
     threading.Thread(target=answer, args=[server], daemon=True).start()
     relay, found = Relay(server.getsockname(), seed), []
-    client = socket.create_connection(("127.0.0.1", relay.port), timeout=5)
+    client = socket.create_connection(("127.0.0.1", relay.port), timeout=most)
     try:
         client.sendall(b"x")
         client.recv(1)

@@ -87,12 +87,12 @@ def test_no_row_is_recovered_from_the_map(seed, tmp_path):
 
 @pytest.mark.parametrize(
     ("mode", "amount", "least", "most"),
-    [("pass", 0.0, 0.0, 0.5), ("delay", 0.1, 0.2, 3.0), ("loss", 0.5, 0.4, 60.0)],
+    [("pass", 0.0, 0.0, 0.5), ("delay", 0.1, 0.2, 3.0), ("loss", 0.4, 0.19, 60.0)],
 )
 def test_a_relay_is_shown_to_delay_and_to_lose(mode, amount, least, most):
-    found = relay.measure(mode, amount, 12, seed=1)
+    found = relay.measure(mode, amount, 12, seed=1, most=60)
     assert len(found) == 12
-    assert least <= sorted(found)[6] <= most  # loss: each way a retransmission, every other time
+    assert least <= sorted(found)[6] <= most  # loss: a retransmission, two times of three
     if mode == "loss":
         assert min(found) < relay.RETRANSMIT  # and some are not lost
 
