@@ -354,7 +354,7 @@ def recovered_rows(file: NodeFile, site: Site, algorithm: str, tries: int, seed:
 def try_map(seed: int, place: Path) -> str:
     """Whether a server recovers a row from what a node sends for the map; `fault` if it does."""
     site, algorithm = make_site(place / "small", True), ("local", "fedsgd")[seed % 2]
-    count = recovered_rows(site.file, site, algorithm, 8, seed)
+    count = recovered_rows(site.file, site, algorithm, 20, seed)
     return f"seed {seed}: {count} rows of {algorithm}" if count else ""
 
 

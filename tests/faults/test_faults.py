@@ -73,7 +73,7 @@ def test_a_node_that_protects_nothing_is_found_out(tmp_path):
     assert any("values of diagnosis" in fault for fault in faults)
     site = servers.make_site(tmp_path / "small", True)
     bare = replace(site.file, smallest_client=1, map_samples=0)
-    assert servers.recovered_rows(bare, site, "local", 4, 0) == 1
+    assert servers.recovered_rows(bare, site, "local", 20, 0) == 1
 
 
 @pytest.mark.filterwarnings("ignore::coterie.core.errors.CoterieWarning")
