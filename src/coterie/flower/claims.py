@@ -61,7 +61,6 @@ def weigh_down(reply: NodeReply, fold: Fold[Any], factors: Tensor) -> NodeReply:
         total = reply.total._replace(weight=reply.total.weight * factor, sums=sums)
         return reply._replace(total=total)
     upload: Any = type(reply.upload)
-    kinds = roles(upload)
-    sizes = [name for name, role in kinds.items() if role is Role.SIZE]
+    sizes = [name for name, role in roles(upload).items() if role is Role.SIZE]
     fields = {name: (getattr(reply.upload, name) * own).long().clamp_min(1) for name in sizes}
     return reply._replace(upload=reply.upload._replace(**fields))

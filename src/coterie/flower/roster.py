@@ -52,9 +52,7 @@ class Roster:
         self.frozen: str | None = None  # digest of the frozen weights that all must have
         self.refreshed_at = -math.inf  # when we last asked which nodes are online
         self.seen_online: set[int] = set()  # what the answer was
-        self.enrolling: dict[
-            str, Sent
-        ] = {}  # messages to nodes that have not enrolled yet, by name
+        self.enrolling: dict[str, Sent] = {}  # messages to nodes that have not enrolled, by name
         self.slowest = 0.0  # seconds that an enrolment took
 
     def wait_for_nodes(self) -> None:
